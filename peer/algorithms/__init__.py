@@ -1,0 +1,1 @@
+"""The maths of training together: one file per algorithm. torch only; no sockets, no clocks, no files."""

@@ -1,0 +1,81 @@
+"""How the messages of a neighbourhood become one. The only place where peers' numbers meet."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import fsum
+
+import torch
+from torch import Tensor
+
+from peer.algorithms.algorithm import Edges, Message
+
+
+@dataclass(frozen=True)
+class HeardMessages:
+    """The messages of one neighbourhood, in node order: (weight, message, is it the own one)."""
+
+    terms: tuple[tuple[float, Message, bool], ...]
+
+    def sum(self) -> Message:
+        return self._sum
+
+    @cached_property
+    def _sum(self) -> Message:
+        return weighted_sum([(weight, message) for weight, message, _ in self.terms])
+
+    def edges(self) -> Edges:
+        own = next(message for _, message, is_own in self.terms if is_own)
+        others = [(weight, message) for weight, message, is_own in self.terms if not is_own]
+        like = next(iter(own.values()))
+        return Edges(
+            receivers=torch.zeros(len(others), dtype=torch.int64, device=like.device),
+            weights=torch.tensor([[weight] for weight, _ in others], dtype=like.dtype, device=like.device).view(-1, 1),
+            own={name: t.expand(len(others), -1) for name, t in own.items()},
+            theirs={
+                name: torch.stack([message[name] for _, message in others]) if others else t.new_empty((0, len(t)))
+                for name, t in own.items()
+            },
+        )
+
+
+def weighted_sum(terms: Iterable[tuple[float, Message]]) -> Message:
+    """Return the sum of weight times message over the terms, summed from the first to the last.
+
+    The order is part of the result: daemons and the events engine agree bit for bit because both sum in node order.
+    """
+    (weight, first), *others = terms
+    total = {name: tensor * weight for name, tensor in first.items()}
+    for weight, message in others:
+        for name, tensor in total.items():
+            _check_alike(name, tensor, message[name])
+            tensor.add_(message[name], alpha=weight)
+    return total
+
+
+def screen(heard: HeardMessages) -> tuple[HeardMessages, list[int]]:
+    """Take out what others sent that is not finite; its weight goes to the own message.
+
+    Returns what is left and the indices of the terms that were taken out. Nothing is copied.
+    """
+    bad = [i for i, (_, message, own) in enumerate(heard.terms) if not own and not is_finite(message)]
+    if not bad:
+        return heard, []
+    freed = [heard.terms[i][0] for i in bad]
+    kept = tuple(
+        (fsum((weight, *freed)) if own else weight, message, own)
+        for i, (weight, message, own) in enumerate(heard.terms)
+        if i not in bad
+    )
+    return HeardMessages(kept), bad
+
+
+def is_finite(message: Message) -> bool:
+    """Say whether every number of the message is finite."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in message.values())
+
+
+def _check_alike(name: str, ours: Tensor, theirs: Tensor) -> None:
+    # torch would broadcast (4,) with (4, 1) to (4, 4) and cast silently
+    assert ours.shape == theirs.shape, f"{name}: {tuple(ours.shape)} and {tuple(theirs.shape)}"
+    assert ours.dtype == theirs.dtype, f"{name}: {ours.dtype} and {theirs.dtype}"

@@ -1,0 +1,222 @@
+"""The command line: parses, calls, prints. What a command needs is imported when it runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
+
+import typer
+
+from peer.errors import ConfigError, EarshotError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from peer.experiment import Experiment
+    from peer.ways import Options, Result
+
+app = typer.Typer(
+    help="Training without a master: peers gossip PyTorch parameters with whoever is within earshot.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer's own, or click's under older ones
+
+ExperimentFile = Annotated[str, typer.Argument(metavar="EXP", help="The experiment file; - reads it from stdin.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as topology.peers=64.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Requirements = Annotated[
+    list[str] | None,
+    typer.Option("--require", metavar="EXPR", help='Exit 1 unless this holds, such as "accuracy.mean >= 0.93".'),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="The run's folder, new or empty; else runs/<name>-<time>.")
+]
+NoFolder = Annotated[bool, typer.Option("--no-folder", help="Write no run folder.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+@app.command()
+def new(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+) -> int:
+    """Write a starter experiment with every key explained."""
+    from peer.starter import starter_text
+
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(starter_text())
+    except FileExistsError:
+        raise ConfigError("", f"{file} exists already; name another file, nothing was overwritten") from None
+    except OSError as error:
+        raise ConfigError("", f"{file} cannot be written: {error.strerror}") from error
+    print(f"wrote {file}; try: earshot explain {file}")
+    return 0
+
+
+@app.command()
+def explain(
+    exp: ExperimentFile,
+    sets: Overrides = None,
+    as_json: AsJson = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Show the mixing matrix too.")] = False,
+) -> int:
+    """Say what an experiment will be, before anything trains; refuse what cannot work."""
+    experiment = _load(exp, sets)
+    from peer.explain import explain as describe
+    from peer.tables import explanation_text
+
+    explanation = describe(experiment, matrix=matrix)
+    for warning in explanation.warnings:
+        _say(f"warning: {warning}")
+    print(json.dumps(explanation.document) if as_json else explanation_text(explanation))
+    return 0
+
+
+@app.command()
+def simulate(
+    exp: ExperimentFile,
+    sets: Overrides = None,
+    engine: Annotated[
+        Literal["rounds", "events"], typer.Option(help="rounds: W @ X, fast; events: the daemons' protocol.")
+    ] = "rounds",
+    as_json: AsJson = False,
+    require: Requirements = None,
+    out: Out = None,
+    no_folder: NoFolder = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run all peers in this process."""
+    experiment = _load(exp, sets)
+    from peer import ways
+
+    folder = Folder(out, no_folder)
+    return _run(experiment, require, as_json, quiet, folder, lambda o: ways.simulate(experiment, engine, o))
+
+
+@app.command()
+def up(
+    exp: ExperimentFile,
+    sets: Overrides = None,
+    as_json: AsJson = False,
+    require: Requirements = None,
+    out: Out = None,
+    no_folder: NoFolder = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run every peer as a daemon on this host, with real sockets."""
+    experiment = _load(exp, sets)
+    _cap_threads(experiment)
+    from peer import ways
+
+    folder = Folder(out, no_folder)
+    return _run(experiment, require, as_json, quiet, folder, lambda o: ways.up(experiment, o))
+
+
+@app.command()
+def start(
+    exp: ExperimentFile,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Which peer of the file this machine is.")],
+    sets: Overrides = None,
+    as_json: AsJson = False,
+    out: Out = None,
+    no_folder: NoFolder = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run one daemon of an experiment, in the foreground."""
+    experiment = _load(exp, sets)
+    _cap_threads(experiment)
+    from peer import ways
+
+    folder = Folder(out, no_folder)
+    return _run(experiment, None, as_json, quiet, folder, lambda o: ways.start_one(experiment, name, o))
+
+
+def main() -> NoReturn:
+    """Entry point: errors become one line and an exit code."""
+    as_json = "--json" in sys.argv
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except UsageError as error:
+        _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
+    except ConfigError as error:
+        if error.details:
+            print(error.details.rstrip(), file=sys.stderr)
+        _fail(str(error), as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(3)
+    except EarshotError as error:
+        _say(f"earshot: {error}")
+        sys.exit(3)
+
+
+# ---- Inside
+
+
+def _load(exp: str, sets: list[str] | None) -> "Experiment":
+    from peer.experiment import load
+
+    return load(exp, sets or [])
+
+
+def _cap_threads(experiment: "Experiment") -> None:
+    """Keep the numeric libraries, which are imported after this, to the threads that a peer may have."""
+    import os
+
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(experiment.task.threads))
+
+
+class Folder(NamedTuple):
+    """Where the run is written: `out`, or runs/ unless nothing is to be written."""
+
+    out: Path | None
+    none: bool
+
+
+def _run(
+    experiment: "Experiment",
+    require: list[str] | None,
+    as_json: bool,
+    quiet: bool,
+    folder: Folder,
+    way: "Callable[[Options], Result]",
+) -> int:
+    from peer.require import parse
+    from peer.screen import Screen
+    from peer.stopping import StopSwitch
+    from peer.tables import summary_text
+    from peer.ways import Options
+
+    requirements = [parse(text) for text in require or []]
+    with StopSwitch() as switch, Screen(experiment, quiet=quiet) as screen:
+        options = Options(switch.is_thrown, not folder.none, folder.out, screen.listener())
+        result = way(options)
+    if result.details:
+        print(result.details.rstrip(), file=sys.stderr)
+    print(json.dumps(result.summary) if as_json else summary_text(result.summary), flush=True)
+    unmet = [r for r in requirements if not r.is_met(result.summary)]
+    for requirement in unmet:
+        _say(f"not met: {requirement} (it is {requirement.value_in(result.summary)})")
+    return result.exit_code or (1 if unmet else 0)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _fail(message: str, as_json: bool) -> NoReturn:
+    _say(f"earshot: {message}")
+    if as_json:
+        print(json.dumps({"error": message}))
+    sys.exit(2)

@@ -1,0 +1,136 @@
+"""One peer of `earshot up`: a process that takes its seat, tells its parent, and runs."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.assembly import Assembly, assemble, device_of, prepare_task
+from peer.daemon.launch import save_model, take_seat
+from peer.daemon.node import Figures, NodeEnd, Progress
+from peer.daemon.pipe import Pipe
+from peer.errors import ConfigError, EarshotError, TrainingError
+from peer.experiment import Experiment
+from peer.protocol.messages import PeerId
+from peer.task.task import Task
+
+
+class ParentReporter:
+    """Tells the parent all there is to know; a stop comes from it, from its death, or from SIGTERM."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._stop = False
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def progress(self, progress: Progress) -> None:
+        self._pipe.send("progress", **asdict(progress))
+
+    def figures(self, figures: Figures) -> None:
+        score, own = figures.evaluation.score, figures.evaluation.own
+        self._pipe.send(
+            "figures",
+            round=figures.evaluation.round,
+            score=asdict(score),
+            own=None if own is None else asdict(own),
+            params=figures.params.numpy().tobytes(),
+            payload_bytes=figures.payload_bytes,
+        )
+
+    def alert(self, text: str, peer: PeerId | None) -> None:
+        self._pipe.send("alert", text=text, peer=peer)
+
+    def diverged(self, round: int) -> bool:
+        self._pipe.send("diverged", round=round)
+        return True
+
+    def stop_is_wanted(self) -> bool:
+        for kind, _ in self._pipe.receive():
+            self._stop |= kind == "stop"
+        return self._stop or not self._pipe.is_open
+
+    def _on_signal(self, *_: object) -> None:
+        self._stop = True
+
+
+def run_child(
+    me: PeerId,
+    pipe: Pipe,
+    others: Sequence[Pipe],
+    experiment: Experiment,
+    prepared: tuple[Assembly, Task] | None,
+    run_folder: Path | None,
+) -> None:
+    """Be peer `me` until the end. `others` are pipes of siblings that a fork has left open here.
+
+    `prepared` is what the parent has already assembled, where the process was forked from it.
+    """
+    for other in others:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent sees to it
+    reporter = ParentReporter(pipe)
+    torch.set_num_threads(experiment.task.threads)
+    try:
+        assembly, task = prepared if prepared is not None else _prepare(experiment, me)
+        entries = {entry.name: entry for entry in experiment.peers}
+        entry = entries.get(assembly.names[me])
+        wanted = entry.device if entry is not None and entry.device else experiment.task.device
+        seat = take_seat(assembly, task, me, device_of(wanted, me), "tcp://127.0.0.1:*")
+        pipe.send("bound", endpoint=seat.links.endpoint, device=wanted)
+        endpoints = _endpoints(pipe)
+        if endpoints is None:
+            seat.links.close()
+            return
+        seat.dial(endpoints)
+        seat.links.watch(pipe.fileno())
+        end = seat.run(reporter)
+        if run_folder is not None and end.outcome in ("finished", "interrupted", "diverged"):
+            save_model(seat.learner, run_folder / "peers" / assembly.names[me])
+        pipe.send("end", **_plain(end), params=seat.learner.params().detach().cpu().numpy().tobytes())
+    except EarshotError as error:
+        pipe.send("end", **failure_fields(error), outcome="failed")
+    finally:
+        pipe.close()
+
+
+def failure_fields(error: EarshotError) -> dict[str, Any]:
+    """Return an error in a form that survives the pipe."""
+    details = error.details if isinstance(error, ConfigError | TrainingError) else ""
+    return {"failure": str(error), "details": details}
+
+
+def _prepare(experiment: Experiment, me: PeerId) -> tuple[Assembly, Task]:
+    assembly = assemble(experiment)
+    return assembly, prepare_task(assembly, only=me)
+
+
+def _endpoints(pipe: Pipe) -> dict[PeerId, str | None] | None:
+    """Wait for the parent to say where everybody is; None when it wants an end instead."""
+    while pipe.is_open:
+        pipe.connection.poll(1.0)
+        for kind, fields in pipe.receive():
+            if kind == "endpoints":
+                return dict(enumerate(fields["endpoints"]))
+            if kind == "stop":
+                return None
+    return None
+
+
+def _plain(end: NodeEnd) -> dict[str, Any]:
+    failure = {} if end.failure is None else failure_fields(end.failure)
+    return {
+        "outcome": end.outcome,
+        "rounds": end.rounds,
+        "rounds_seconds": end.rounds_seconds,
+        "short_rounds": end.short_rounds,
+        "lost": {str(peer): why for peer, why in end.lost.items()},
+        "gradients": end.gradients,
+        "payload_bytes": end.payload_bytes,
+        "wire_bytes": end.wire_bytes,
+        "step": end.step,
+        "diverged_round": end.diverged_round,
+        **failure,
+    }

@@ -1,0 +1,300 @@
+"""`earshot up`: every peer as a daemon process on this host, watched by this one.
+
+On Linux the daemons are forked from this process, which has imported torch and prepared the task once, but has
+touched no socket, thread or GPU. Elsewhere they are spawned and prepare themselves.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+
+from peer.assembly import Assembly
+from peer.daemon.child import run_child
+from peer.daemon.pipe import Pipe
+from peer.divergence import has_diverged
+from peer.record import Divergence, Ended, PeerScore, Row, consensus_distance, history_entry, metric_row
+from peer.task.task import Task
+
+STOP_S = 9.5
+"""How long stopped daemons have to end before they are killed."""
+
+SETTLE_S = 3.0
+"""How long the other peers have to finish the round in which one has diverged."""
+
+FORKS = sys.platform == "linux"
+
+
+@dataclass
+class PeerView:
+    """What the parent knows of one daemon."""
+
+    name: str
+    process: BaseProcess
+    pipe: Pipe
+    endpoint: str | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    score: PeerScore | None = None
+    end: dict[str, Any] | None = None
+    gone: bool = False  # its process has ended
+    diverged_round: int | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.gone and self.end is None
+
+    @property
+    def round(self) -> int:
+        return int((self.end or self.progress).get("rounds", self.progress.get("round", 0)))
+
+
+@dataclass
+class Observers:
+    """Whom the host tells what happens."""
+
+    entry: Callable[[Row], None] = lambda _: None
+    metric: Callable[[Row], None] = lambda _: None
+    alert: Callable[[str, str], None] = lambda _name, _text: None
+    event: Callable[..., None] = lambda _kind, **_fields: None
+    peers: Callable[[Sequence[PeerView]], None] = lambda _: None
+
+
+class Host:
+    """Starts the daemons of one experiment, follows them, and sees to it that none is left."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        task: Task,
+        run_folder: Path | None,
+        observers: Observers,
+        stop: Callable[[], bool],
+        *,
+        forks: bool = FORKS,
+    ) -> None:
+        self.assembly = assembly
+        self.observers = observers
+        self._stop_wanted = stop
+        self._dtype = np.dtype(str(task.layout.dtype).removeprefix("torch."))
+        self._open: dict[int, dict[int, tuple[PeerScore, np.ndarray, int]]] = {}
+        self._history: list[Row] = []
+        self._at_start: tuple[list[float], float] | None = None
+        self._stopped_s: float | None = None
+        self._interrupted = False
+        self._diverged: Divergence | None = None
+        self._diverged_s = 0.0
+        self._began_s = monotonic()
+        self.first_round_s: float | None = None
+        torch.set_num_threads(1)  # a thread pool would not survive the fork
+        self.peers: list[PeerView] = []
+        context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+        for i, name in enumerate(assembly.names):
+            ours, theirs = (Pipe(end) for end in context.Pipe())
+            inherited = [p.pipe for p in self.peers] + [ours] if forks else []
+            prepared = (assembly, task) if forks else None
+            process = context.Process(
+                target=run_child,
+                args=(i, theirs, inherited, assembly.experiment, prepared, run_folder),
+                name=name,
+            )
+            process.start()
+            theirs.connection.close()
+            self.peers.append(PeerView(name, process, ours))
+
+    def run(self) -> Ended:
+        """Follow the daemons until all have ended."""
+        try:
+            while any(not peer.gone for peer in self.peers):
+                self._wait()
+                self._read()
+                self._decide()
+                self.observers.peers(self.peers)
+        finally:
+            self._kill()
+        self._flush(final=True)
+        return self._result()
+
+    # ---- Following
+
+    def _wait(self) -> None:
+        living = [peer for peer in self.peers if not peer.gone]
+        pipes = [peer.pipe.connection for peer in living if peer.pipe.is_open]
+        wait([*pipes, *(peer.process.sentinel for peer in living)], timeout=0.1)
+
+    def _read(self) -> None:
+        for i, peer in enumerate(self.peers):
+            if peer.gone:
+                continue
+            ended = not peer.process.is_alive()  # asked before the pipe is emptied
+            for kind, fields in peer.pipe.receive():
+                self._hear(i, peer, kind, fields)
+            if ended:
+                peer.gone = True
+                peer.process.join()
+                if peer.is_lost and self._stopped_s is None:
+                    self.observers.event("lost", peer=peer.name, exit_code=peer.process.exitcode)
+                    self.observers.alert(peer.name, f"its process ended ({_exit_text(peer.process.exitcode)})")
+        self._flush()
+
+    def _hear(self, i: int, peer: PeerView, kind: str, fields: dict[str, Any]) -> None:
+        match kind:
+            case "bound":
+                peer.endpoint = fields["endpoint"]
+                if all(p.endpoint is not None or p.gone for p in self.peers):
+                    for other in self.peers:
+                        other.pipe.send("endpoints", endpoints=[p.endpoint for p in self.peers])
+            case "progress":
+                peer.progress = fields
+                if self.first_round_s is None and all(p.progress.get("round", 0) >= 1 for p in self.peers):
+                    self.first_round_s = monotonic() - self._began_s
+            case "figures":
+                score = _score(fields)
+                peer.score = score
+                params = np.frombuffer(fields["params"], dtype=self._dtype)
+                self._open.setdefault(fields["round"], {})[i] = (score, params, fields["payload_bytes"])
+                seconds = monotonic() - self._began_s
+                self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
+            case "alert":
+                names = self.assembly.names
+                text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]}: {fields['text']}"
+                self.observers.alert(peer.name, text)
+                self.observers.event("alert", peer=peer.name, text=text)
+            case "diverged":
+                peer.diverged_round = fields["round"]
+                self._note_divergence(Divergence(fields["round"], peer.name))
+            case "end":
+                peer.end = fields
+                if fields.get("diverged_round") is not None:
+                    self._note_divergence(Divergence(fields["diverged_round"], peer.name))
+
+    def _decide(self) -> None:
+        """Stop everybody where the run has to end; kill those that do not end in time."""
+        failed = any((peer.end or {}).get("outcome") == "failed" for peer in self.peers)
+        if self._stop_wanted() and self._stopped_s is None:
+            self._interrupted = True
+            self._stop()
+        elif self._stopped_s is None and (failed or self._is_over()):
+            self._stop()
+        if self._stopped_s is not None and monotonic() - self._stopped_s > STOP_S:
+            self._kill()
+
+    def _is_over(self) -> bool:
+        """A diverged run ends when the others have done that round too, or cannot."""
+        if self._diverged is None or self.assembly.experiment.record.on_divergence == "continue":
+            return False
+        behind = [p for p in self.peers if not p.gone and p.end is None and p.diverged_round is None]
+        done = all(p.round >= self._diverged.round for p in behind)
+        return done or monotonic() - self._diverged_s > SETTLE_S
+
+    def _note_divergence(self, found: Divergence) -> None:
+        """Keep the earliest round, and within it the first peer in node order."""
+        known, order = self._diverged, self.assembly.names.index
+        if known is None:
+            self._diverged_s = monotonic()
+        if known is None or (found.round, order(found.peer)) < (known.round, order(known.peer)):
+            self._diverged = found
+
+    def _stop(self) -> None:
+        self._stopped_s = monotonic()
+        for peer in self.peers:
+            peer.pipe.send("stop")
+
+    def _kill(self) -> None:
+        for peer in self.peers:
+            if peer.process.is_alive():
+                peer.process.kill()
+            peer.process.join()
+
+    # ---- History
+
+    def _flush(self, final: bool = False) -> None:
+        """Give the history an entry for each round that all peers which are still there have evaluated."""
+        for round in sorted(self._open):
+            figures = self._open[round]
+            missing = [i for i, p in enumerate(self.peers) if i not in figures and not p.is_lost]
+            if missing and not final:
+                return
+            del self._open[round]
+            if missing or (self._history and round <= self._history[-1]["round"]):
+                continue
+            self._enter(round, figures)
+
+    def _enter(self, round: int, figures: dict[int, tuple[PeerScore, np.ndarray, int]]) -> None:
+        in_order = [figures[i] for i in sorted(figures)]
+        scores = [score for score, _, _ in in_order]
+        params = np.stack([x for _, x, _ in in_order])
+        consensus = consensus_distance(params)
+        every = self.assembly.experiment.record.params == "every"
+        entry = history_entry(round, scores, consensus, list(params) if every else None)
+        self._history.append(entry)
+        self.observers.entry(entry)
+        if self._at_start is None:
+            self._at_start = ([s.loss or 0.0 for s in scores], consensus)
+        elif has_diverged(consensus, self._at_start[1]):
+            farthest = int(np.argmax(((params - params.mean(axis=0)) ** 2).sum(axis=1)))
+            self._note_divergence(Divergence(round, self.assembly.names[sorted(figures)[farthest]]))
+
+    # ---- The end
+
+    def _result(self) -> Ended:
+        ends = [peer.end for peer in self.peers if peer.end is not None]
+        ran = [end for end in ends if "rounds" in end]
+        n = len(self.peers)
+        ended = Ended("daemons", next((end["step"] for end in ran), "plain"), n)
+        ended.history = self._history
+        ended.diverged = self._diverged
+        ended.rounds = min((end["rounds"] for end in ran), default=0)
+        ended.rounds_seconds = max((end["rounds_seconds"] for end in ran), default=0.0)
+        ended.payload_bytes_sent = sum(end["payload_bytes"] for end in ran)
+        ended.wire_bytes_sent = sum(end["wire_bytes"] for end in ran)
+        ended.short_rounds = sum(end["short_rounds"] for end in ran)
+        ended.gradients = sum(end["gradients"] for end in ran)
+        ended.lost = [peer.name for peer in self.peers if peer.is_lost]
+        ended.params = [self._params(peer) for peer in self.peers]
+        ended.outcome, ended.why = self._outcome(ends)
+        ended.details = next((end["details"] for end in ends if end.get("details")), "")
+        return ended
+
+    def _params(self, peer: PeerView) -> np.ndarray | None:
+        raw = (peer.end or {}).get("params")
+        return None if raw is None else np.frombuffer(raw, dtype=self._dtype)
+
+    def _outcome(self, ends: list[dict[str, Any]]) -> tuple[Any, str]:
+        failures = [(peer.name, peer.end) for peer in self.peers if (peer.end or {}).get("outcome") == "failed"]
+        if failures:
+            name, end = failures[0]
+            return "failed", f"{name}: {end['failure']}" if end is not None else name
+        if self._diverged is not None:
+            return "diverged", ""
+        if self._interrupted:
+            return "interrupted", ""
+        if not ends:
+            return "failed", "every peer's process ended before its time"
+        alone = [peer.name for peer in self.peers if (peer.end or {}).get("outcome") == "alone"]
+        if alone:
+            return "alone", f"{', '.join(alone)} never heard a neighbour"
+        unfinished = [peer.name for peer in self.peers if (peer.end or {}).get("outcome") == "interrupted"]
+        return (
+            ("interrupted", f"{', '.join(unfinished)} was stopped")
+            if len(unfinished) == len(ends)
+            else ("finished", "")
+        )
+
+
+def _score(fields: dict[str, Any]) -> PeerScore:
+    score, own = fields["score"], fields["own"]
+    if own is None:
+        return PeerScore(score["loss"], score["accuracy"], score["rows"])
+    return PeerScore(score["loss"], score["accuracy"], score["rows"], own["loss"], own["accuracy"], own["rows"])
+
+
+def _exit_text(code: int | None) -> str:
+    return f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"

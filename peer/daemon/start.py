@@ -1,0 +1,186 @@
+"""`earshot start`: this machine's one daemon of an experiment, in the foreground."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import torch
+
+from peer.assembly import Assembly, device_of
+from peer.daemon.launch import save_model, take_seat
+from peer.daemon.node import Figures, NodeEnd, Progress
+from peer.errors import ConfigError, TrainingError
+from peer.experiment import PeerEntry
+from peer.protocol.messages import PeerId
+from peer.record import Divergence, Ended, PeerScore, Row, history_entry, metric_row
+from peer.task.task import Task
+
+LOOPBACK = ("127.", "localhost:", "[::1]:")
+
+
+@dataclass
+class Observers:
+    """Whom a single daemon tells what happens."""
+
+    entry: Callable[[Row], None] = lambda _: None
+    metric: Callable[[Row], None] = lambda _: None
+    alert: Callable[[str], None] = lambda _: None
+    progress: Callable[[Progress], None] = lambda _: None
+
+
+class _OwnReporter:
+    """Keeps the history of one peer."""
+
+    def __init__(self, assembly: Assembly, name: str, observers: Observers, stop: Callable[[], bool]) -> None:
+        self.assembly = assembly
+        self.name = name
+        self.observers = observers
+        self.history: list[Row] = []
+        self.diverged_round: int | None = None
+        self._stop = stop
+        self._began_s = monotonic()
+
+    def progress(self, progress: Progress) -> None:
+        self.observers.progress(progress)
+
+    def figures(self, figures: Figures) -> None:
+        score, own = figures.evaluation.score, figures.evaluation.own
+        peer_score = (
+            PeerScore(score.loss, score.accuracy, score.rows)
+            if own is None
+            else PeerScore(score.loss, score.accuracy, score.rows, own.loss, own.accuracy, own.rows)
+        )
+        every = self.assembly.experiment.record.params == "every"
+        params: list[np.ndarray] | None = [figures.params.numpy()] if every else None
+        entry = history_entry(figures.evaluation.round, [peer_score], None, params)
+        self.history.append(entry)
+        self.observers.entry(entry)
+        seconds = monotonic() - self._began_s
+        self.observers.metric(
+            metric_row(self.name, figures.evaluation.round, peer_score, seconds, figures.payload_bytes)
+        )
+
+    def alert(self, text: str, peer: PeerId | None) -> None:
+        self.observers.alert(text if peer is None else f"{self.assembly.names[peer]}: {text}")
+
+    def diverged(self, round: int) -> bool:
+        self.diverged_round = round
+        return False
+
+    def stop_is_wanted(self) -> bool:
+        return self._stop()
+
+
+def seat_of(assembly: Assembly, name: str) -> PeerId:
+    """Return the node of the peer called `name`, after checking that its neighbours can be reached.
+
+    Raises ConfigError.
+    """
+    if name not in assembly.names:
+        raise ConfigError(
+            "--name", f'"{name}" is not a peer of this experiment; they are {", ".join(assembly.names[:12])}'
+        )
+    me = assembly.names.index(name)
+    here = assembly.neighbourhoods[me]
+    for peer in sorted({me, *here.weights, *here.listeners}):
+        _check_loopback(assembly, peer)
+        if peer != me and _dial_endpoint(assembly, peer) is None and _listen_endpoint(assembly, me) is None:
+            raise ConfigError(
+                "peers", f"{assembly.names[peer]} and {name} are neighbours and neither has an address to be reached at"
+            )
+    return me
+
+
+def run(
+    assembly: Assembly,
+    task: Task,
+    me: PeerId,
+    run_folder: Path | None,
+    observers: Observers,
+    stop: Callable[[], bool],
+) -> Ended:
+    """Run this machine's daemon to its end."""
+    e, name = assembly.experiment, assembly.names[me]
+    torch.set_num_threads(e.task.threads)
+    entry = _entry(assembly, me)
+    device = device_of(entry.device if entry and entry.device else e.task.device, 0)
+    seat = take_seat(assembly, task, me, device, _listen_endpoint(assembly, me))
+    endpoints = {peer: _dial_endpoint(assembly, peer) for peer in seat.gossip.neighbours}
+    seat.dial(endpoints)
+    if seat.links.endpoint is not None:
+        observers.alert(f"listening on {seat.links.endpoint}")
+    reporter = _OwnReporter(assembly, name, observers, stop)
+    end = seat.run(reporter)
+    if run_folder is not None and end.outcome in ("finished", "interrupted", "diverged"):
+        save_model(seat.learner, run_folder / "peers" / name)
+    return _ended(assembly, reporter, end, seat.learner.params().detach().cpu().numpy())
+
+
+def _ended(assembly: Assembly, reporter: _OwnReporter, end: NodeEnd, params: np.ndarray) -> Ended:
+    ended = Ended("daemons", end.step, 1, end.outcome, end.rounds, end.rounds_seconds)
+    ended.history = reporter.history
+    ended.payload_bytes_sent = end.payload_bytes
+    ended.wire_bytes_sent = end.wire_bytes
+    ended.short_rounds = end.short_rounds
+    ended.lost = [assembly.names[peer] for peer in sorted(end.lost)]
+    ended.gradients = end.gradients
+    ended.params = [params]
+    if end.diverged_round is not None:
+        ended.diverged = Divergence(end.diverged_round, reporter.name)
+    if end.failure is not None:
+        ended.why = str(end.failure)
+        ended.details = end.failure.details if isinstance(end.failure, TrainingError) else ""
+    if end.outcome == "alone":
+        patience = assembly.experiment.transport.join_s
+        ended.why = f"{reporter.name} never heard {_list_of(ended.lost)} within {patience:g} s (transport.join_s)"
+    return ended
+
+
+def _list_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+# ---- Addresses
+
+
+def _entry(assembly: Assembly, peer: PeerId) -> PeerEntry | None:
+    name = assembly.names[peer]
+    return next((entry for entry in assembly.experiment.peers if entry.name == name), None)
+
+
+def _listen_endpoint(assembly: Assembly, me: PeerId) -> str | None:
+    """Return where a peer binds; None where it only dials."""
+    entry = _entry(assembly, me)
+    listen = (entry.listen if entry and entry.listen else None) or assembly.experiment.transport.listen
+    if listen == "none":
+        return None
+    if listen != "auto":
+        return _endpoint(listen.replace(":0", ":*") if listen.endswith(":0") else listen)
+    return _endpoint(entry.address) if entry and entry.address else "tcp://127.0.0.1:*"
+
+
+def _dial_endpoint(assembly: Assembly, peer: PeerId) -> str | None:
+    """Return what others dial to reach a peer; None where it cannot be dialled."""
+    entry = _entry(assembly, peer)
+    if entry is None or entry.listen == "none":
+        return None
+    address = entry.advertise or entry.address
+    return _endpoint(address) if address else None
+
+
+def _endpoint(address: str) -> str:
+    endpoint = address if address.startswith("tcp://") else f"tcp://{address}"
+    return endpoint.replace("//localhost:", "//127.0.0.1:")
+
+
+def _check_loopback(assembly: Assembly, peer: PeerId) -> None:
+    """Without keys, peers talk on the loopback only."""
+    name = assembly.names[peer]
+    for endpoint in (_listen_endpoint(assembly, peer), _dial_endpoint(assembly, peer)):
+        if endpoint is not None and not endpoint.removeprefix("tcp://").startswith(LOOPBACK):
+            raise ConfigError(
+                f"peers.{name}.address",
+                f"{endpoint} is not a loopback address; between machines peers need keys, which are not built yet",
+            )

@@ -1,0 +1,273 @@
+"""Synchronous gossip: in each round train, send to the listeners, wait for all that are heard, mix.
+
+    waiting --all neighbours joined or lost--> training --Trained--> gathering --all heard--> mixing
+       mixing --Mixed, another exchange--> gathering
+       mixing --Mixed, next round--> training        (first, the listeners must be near enough: see `_may_send`)
+       mixing --Mixed, last round--> closing --all said Bye or are lost--> done
+
+A peer that is late is waited for; only `PeerLost` takes a neighbour out. What a lost neighbour would have had of
+the weights goes to the peer itself, so every row goes on summing to 1; a symmetric matrix stays symmetric.
+"""
+
+from collections.abc import Callable
+from math import fsum, inf
+from typing import Literal
+
+from peer.protocol.messages import (
+    Alert,
+    Bye,
+    Command,
+    Data,
+    Done,
+    Effect,
+    Event,
+    Finish,
+    Heartbeat,
+    Message,
+    Mix,
+    Mixed,
+    Neighbourhood,
+    Payload,
+    PeerId,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Send,
+    Term,
+    Train,
+    Trained,
+)
+
+Phase = Literal["waiting", "training", "blocked", "gathering", "mixing", "closing", "done"]
+
+LEAD_ROUNDS = 1
+"""How many rounds ahead of a listener's own a message may reach it. It bounds every inbox: a peer stashes at most
+the messages of its round and of the next. Undirected gossip keeps to it by itself; on a one-way edge `Done` does."""
+
+
+class Gossip:
+    """One peer's half of synchronous gossip.
+
+    `rounds` is how many to do, 0 for until stopped. `around(round)` is the peer's neighbourhood in that round;
+    it must have the same peers in every round as long as schedules are not built.
+    """
+
+    def __init__(self, me: PeerId, rounds: int, around: Callable[[int], Neighbourhood], *, exchanges: int = 1) -> None:
+        self.me = me
+        self.rounds = rounds
+        self.exchanges = exchanges
+        self.deadline_s = inf
+        self.phase: Phase = "waiting"
+        self.round = 0
+        self.exchange = 0
+        self.short_rounds = 0
+        self.lost: dict[PeerId, str] = {}
+        self._around = around
+        first = around(0)
+        self.neighbours = (set(first.weights) | set(first.listeners)) - {me}
+        self._awaited = set(self.neighbours)
+        self._closed: set[PeerId] = set()
+        self._own: Payload = None
+        self._inbox: dict[tuple[int, int, PeerId], Payload] = {}
+        self._completed = dict.fromkeys(self.neighbours, -1)  # the last round that each is known to have mixed
+        self._unsent: dict[PeerId, list[Data]] = {}
+        self._short = False
+
+    # ---- The Core interface
+
+    def start(self, now_s: float) -> list[Effect]:
+        return self._begin_when_all_are_known()
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        match event:
+            case PeerJoined(peer):
+                self._awaited.discard(peer)
+                return self._begin_when_all_are_known()
+            case PeerLost(peer, reason):
+                return self._lose(peer, reason)
+            case Received(sender, message):
+                return self._receive(sender, message)
+            case Trained(round, payload):
+                assert self.phase == "training"
+                assert round == self.round
+                return self._offer(payload)
+            case Mixed():
+                return self._mixed(event)
+            case Command("stop"):
+                return self._stop()
+        return []
+
+    # ---- What a person may want to know
+
+    @property
+    def alive(self) -> set[PeerId]:
+        """Neighbours that are neither lost nor done."""
+        return self.neighbours - self.lost.keys() - self._closed
+
+    def waits_for(self) -> set[PeerId]:
+        """The peers without which this one does not go on at the moment."""
+        match self.phase:
+            case "waiting":
+                return set(self._awaited)
+            case "gathering":
+                return self._missing()
+            case "blocked":
+                return set(self._unsent)
+            case "closing":
+                return self.alive
+        return set()
+
+    # ---- Rounds
+
+    def _begin_when_all_are_known(self) -> list[Effect]:
+        if self.phase != "waiting" or self._awaited:
+            return []
+        self.phase = "training"
+        return [Train(0)]
+
+    def _offer(self, payload: Payload) -> list[Effect]:
+        """Send the payload of this round and exchange to all listeners, and see whether all have been heard."""
+        self._own = payload
+        self.phase = "gathering"
+        data = Data(self.round, self.exchange, payload)
+        effects: list[Effect] = []
+        for peer in self._around(self.round).listeners:
+            if peer in self.lost or peer in self._closed:
+                continue
+            if self._may_send(peer, data):
+                effects.append(Send(peer, data))
+            else:
+                self._unsent.setdefault(peer, []).append(data)
+        return effects + self._mix_when_all_are_heard()
+
+    def _may_send(self, peer: PeerId, data: Data) -> bool:
+        return peer not in self._unsent and data.round <= self._completed[peer] + 1 + LEAD_ROUNDS
+
+    def _missing(self) -> set[PeerId]:
+        heard = {p for (r, k, p) in self._inbox if (r, k) == (self.round, self.exchange)}
+        return set(self._around(self.round).weights) - {self.me} - self.lost.keys() - heard
+
+    def _mix_when_all_are_heard(self) -> list[Effect]:
+        if self.phase != "gathering" or self._missing():
+            return []
+        self.phase = "mixing"
+        terms, absent = [], []
+        for peer, weight in sorted(self._around(self.round).weights.items()):
+            key = (self.round, self.exchange, peer)
+            if peer == self.me:
+                terms.append(Term(weight, peer, self._own))
+            elif key in self._inbox:
+                terms.append(Term(weight, peer, self._inbox.pop(key)))
+            else:
+                absent.append(weight)
+        if absent:
+            self._short = True
+            terms = [Term(fsum((t.weight, *absent)), t.sender, t.payload) if t.sender == self.me else t for t in terms]
+        return [Mix(self.round, self.exchange, self.me, tuple(terms))]
+
+    def _mixed(self, event: Mixed) -> list[Effect]:
+        if self.phase == "done":
+            return []
+        assert self.phase == "mixing"
+        assert (event.round, event.exchange) == (self.round, self.exchange)
+        effects: list[Effect] = [
+            Alert(f"what it sent in round {self.round} is not finite and was not mixed", peer)
+            for peer in event.rejected
+        ]
+        self._short |= bool(event.rejected)
+        if self.exchange + 1 < self.exchanges:
+            self.exchange += 1
+            return effects + self._offer(event.payload)
+        return effects + self._complete_round()
+
+    def _complete_round(self) -> list[Effect]:
+        here = self._around(self.round)
+        one_way = set(here.weights) - set(here.listeners) - {self.me} - self.lost.keys() - self._closed
+        effects: list[Effect] = [Send(peer, Done(self.round)) for peer in sorted(one_way)]
+        self.short_rounds += self._short
+        self._short, self._own = False, None
+        self.round, self.exchange = self.round + 1, 0
+        if self.rounds and self.round == self.rounds:
+            return effects + self._close()
+        self.phase = "blocked"
+        return effects + self._train_when_sent()
+
+    def _train_when_sent(self) -> list[Effect]:
+        if self.phase != "blocked" or self._unsent:
+            return []
+        self.phase = "training"
+        return [Train(self.round)]
+
+    # ---- Neighbours
+
+    def _receive(self, sender: PeerId, message: Message) -> list[Effect]:
+        if sender not in self.neighbours or sender in self.lost:
+            return []
+        match message:
+            case Data(round, exchange, payload):
+                effects = self._note_completed(sender, round - 1)
+                if round > self.round + LEAD_ROUNDS or exchange >= self.exchanges:
+                    return [*effects, Alert(f"sent a message of round {round}, too far ahead: dropped", sender)]
+                if (round, exchange) >= (self.round, self.exchange):
+                    self._inbox[round, exchange, sender] = payload
+                    effects += self._mix_when_all_are_heard()
+                return effects
+            case Done(round):
+                return self._note_completed(sender, round)
+            case Heartbeat(round):
+                return self._note_completed(sender, round - 1)
+            case Bye(rounds):
+                return self._farewell(sender, rounds)
+
+    def _note_completed(self, peer: PeerId, round: int) -> list[Effect]:
+        """The peer has mixed this round: send it what had to wait for that."""
+        self._completed[peer] = max(self._completed[peer], round)
+        effects: list[Effect] = []
+        waiting = self._unsent.pop(peer, [])
+        while waiting and self._may_send(peer, waiting[0]):
+            effects.append(Send(peer, waiting.pop(0)))
+        if waiting:
+            self._unsent[peer] = waiting
+        return effects + self._train_when_sent()
+
+    def _farewell(self, peer: PeerId, rounds: int) -> list[Effect]:
+        if self.rounds == 0 or rounds < self.rounds:
+            return self._lose(peer, f"left after round {rounds}")
+        effects = self._note_completed(peer, rounds - 1)
+        self._closed.add(peer)
+        return effects + self._finish_when_all_are_done()
+
+    def _lose(self, peer: PeerId, reason: str) -> list[Effect]:
+        if peer in self.lost or peer in self._closed or peer not in self.neighbours or self.phase == "done":
+            return []
+        self.lost[peer] = reason
+        self._awaited.discard(peer)
+        self._unsent.pop(peer, None)
+        effects: list[Effect] = [Alert(f"lost: {reason}", peer)]
+        effects += self._begin_when_all_are_known()
+        effects += self._mix_when_all_are_heard()
+        effects += self._train_when_sent()
+        return effects + self._finish_when_all_are_done()
+
+    # ---- The end
+
+    def _close(self) -> list[Effect]:
+        self.phase = "closing"
+        there = sorted(self.neighbours - self.lost.keys())  # those that were done before wait for this, too
+        effects: list[Effect] = [Send(peer, Bye(self.round)) for peer in there]
+        return effects + self._finish_when_all_are_done()
+
+    def _finish_when_all_are_done(self) -> list[Effect]:
+        if self.phase != "closing" or self.alive:
+            return []
+        self.phase = "done"
+        return [Finish("finished")]
+
+    def _stop(self) -> list[Effect]:
+        if self.phase == "done":
+            return []
+        if self.phase == "closing":  # its own rounds are complete: it stops waiting for the others
+            self.phase = "done"
+            return [Finish("finished")]
+        self.phase = "done"
+        return [*(Send(peer, Bye(self.round)) for peer in sorted(self.alive)), Finish("interrupted")]

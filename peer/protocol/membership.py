@@ -1,0 +1,151 @@
+"""Who is there: awaited, alive, suspect, dead or left.
+
+A neighbour once heard is dead when its connection broke and its address refuses new ones, or when it has been
+silent for `dead_s`. One never heard is awaited for `join_s`. One that is late with its work but sends heartbeats is
+alive. Before anybody is judged by a clock, the shell must have drained its sockets: `Tick` comes last.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from peer.protocol.messages import (
+    Alert,
+    Bye,
+    Effect,
+    Event,
+    Finish,
+    Greeted,
+    PeerId,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Severed,
+    Tell,
+    Tick,
+)
+
+Status = Literal["awaited", "alive", "suspect", "dead", "left"]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a neighbour is waited for, in seconds."""
+
+    suspect_s: float = 3.0
+    dead_s: float = 5.0
+    join_s: float = 60.0
+
+
+@dataclass
+class _Seen:
+    status: Status
+    since_s: float  # in this status
+    heard_s: float
+
+
+class Membership:
+    """One peer's view of its neighbours."""
+
+    def __init__(self, neighbours: Iterable[PeerId], patience: Patience) -> None:
+        self.patience = patience
+        self.deadline_s = inf
+        self._seen = {peer: _Seen("awaited", 0.0, -inf) for peer in sorted(neighbours)}
+        self._heard_any = False
+        self._ended_alone = False
+
+    def start(self, now_s: float) -> list[Effect]:
+        for seen in self._seen.values():
+            seen.since_s = now_s
+        self._set_deadline()
+        return []
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        match event:
+            case Greeted(peer):
+                effects = self._greeted(peer, now_s)
+            case Received(peer, Bye()):
+                self._move(peer, "left", now_s)
+            case Received(peer, _):
+                self._heard(peer, now_s)
+            case Severed(peer, reason):
+                if self._status(peer) in ("alive", "suspect"):
+                    effects = self._bury(peer, reason, now_s)
+            case Tick():
+                effects = self._judge(now_s)
+        self._set_deadline()
+        return effects
+
+    def status(self, peer: PeerId) -> Status:
+        """Return what is known of a neighbour. Raises KeyError for a stranger."""
+        return self._seen[peer].status
+
+    def since_s(self, peer: PeerId) -> float:
+        """Return since when the neighbour has had this status."""
+        return self._seen[peer].since_s
+
+    def awaited(self) -> list[PeerId]:
+        """Return the neighbours never yet heard and still waited for."""
+        return [peer for peer, seen in self._seen.items() if seen.status == "awaited"]
+
+    # ---- Inside
+
+    def _status(self, peer: PeerId) -> Status | None:
+        seen = self._seen.get(peer)
+        return seen.status if seen else None
+
+    def _move(self, peer: PeerId, status: Status, now_s: float) -> None:
+        if peer in self._seen:
+            self._seen[peer].status, self._seen[peer].since_s = status, now_s
+
+    def _greeted(self, peer: PeerId, now_s: float) -> list[Effect]:
+        was = self._status(peer)
+        self._heard(peer, now_s)
+        if was != "awaited":
+            return []
+        self._heard_any = True
+        self._move(peer, "alive", now_s)
+        return [Tell(PeerJoined(peer))]
+
+    def _heard(self, peer: PeerId, now_s: float) -> None:
+        if self._status(peer) in (None, "dead", "left"):
+            return
+        self._seen[peer].heard_s = now_s
+        if self._seen[peer].status == "suspect":
+            self._move(peer, "alive", now_s)
+
+    def _judge(self, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for peer, seen in self._seen.items():
+            silent_s = now_s - seen.heard_s
+            if seen.status == "awaited" and now_s - seen.since_s >= self.patience.join_s:
+                effects += self._bury(peer, f"never heard within {self.patience.join_s:g} s", now_s)
+            elif seen.status in ("alive", "suspect") and silent_s >= self.patience.dead_s:
+                effects += self._bury(peer, f"silent for {silent_s:.1f} s", now_s)
+            elif seen.status == "alive" and silent_s >= self.patience.suspect_s:
+                self._move(peer, "suspect", now_s)
+                effects.append(Alert(f"silent for {silent_s:.1f} s", peer))
+        return effects
+
+    def _bury(self, peer: PeerId, reason: str, now_s: float) -> list[Effect]:
+        self._move(peer, "dead", now_s)
+        effects: list[Effect] = [Tell(PeerLost(peer, reason))]
+        if not self._heard_any and not self.awaited() and not self._ended_alone:
+            self._ended_alone = True
+            return [Finish("alone")]
+        return effects
+
+    def _set_deadline(self) -> None:
+        self.deadline_s = min((self._due_s(seen) for seen in self._seen.values()), default=inf)
+
+    def _due_s(self, seen: _Seen) -> float:
+        match seen.status:
+            case "awaited":
+                return seen.since_s + self.patience.join_s
+            case "alive":
+                return seen.heard_s + self.patience.suspect_s
+            case "suspect":
+                return seen.heard_s + self.patience.dead_s
+        return inf

@@ -1,0 +1,224 @@
+"""The vocabulary of the system: what peers say to each other, what a core is told, and what it asks for.
+
+A *core* is a state machine without sockets, clocks, threads or tensors. It is told events and answers with
+effects; a shell (daemon or simulator) carries the effects out and tells the core what came of them. Payloads are
+opaque here: the shells know what they are, the cores only move them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+PeerId = int
+"""The index of a peer in node order. Names belong to the shells."""
+
+Payload = Any
+"""A message of an algorithm: tensors in the simulator, packed bytes in a daemon. A core never looks inside."""
+
+
+# ---- What peers say to each other ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The `exchange`-th message of a round."""
+
+    round: int
+    exchange: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The sender has mixed this round: whoever it hears, without being heard by it, may go on."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The sender is alive and works on this round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The sender has completed `rounds` rounds and needs nothing more."""
+
+    rounds: int
+
+
+Message = Data | Done | Heartbeat | Bye
+
+
+# ---- Events: what a core is told ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole message has arrived."""
+
+    sender: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The local steps of a round are done; `payload` is the first message of its exchange."""
+
+    round: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A `Mix` has been carried out; `payload` is the next exchange's message, None after the last.
+
+    `rejected` names senders whose payload was not finite and therefore was not mixed.
+    """
+
+    round: int
+    exchange: int
+    payload: Payload | None
+    rejected: tuple[PeerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time has passed `deadline_s` of the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A wish of the operator."""
+
+    name: Literal["stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerJoined:
+    """A neighbour has been heard for the first time."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A neighbour is dead, left early, or never came. Never said of one that completed its rounds."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """The greeting with a neighbour succeeded. For membership."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Severed:
+    """A neighbour can no longer be talked to: its address refuses, or it broke the protocol. For membership."""
+
+    peer: PeerId
+    reason: str
+
+
+Event = Received | Trained | Mixed | Tick | Command | PeerJoined | PeerLost | Greeted | Severed
+
+
+# ---- Effects: what a core asks for --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Do the local steps of a round, then tell `Trained`."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a peer."""
+
+    to: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of a weighted sum."""
+
+    weight: float
+    sender: PeerId
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Update the state with these terms, which are in node order with the own one at its place; tell `Mixed`.
+
+    The weights sum to 1. `me` says which of the terms is the own one.
+    """
+
+    round: int
+    exchange: int
+    me: PeerId
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Hand this event to the core that exchanges parameters. From membership."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The core is done. "alone": a peer that should have neighbours never heard one."""
+
+    outcome: Literal["finished", "interrupted", "alone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something a person should know, said once."""
+
+    text: str
+    peer: PeerId | None = None
+
+
+Effect = Train | Send | Mix | Tell | Finish | Alert
+
+
+# ---- Cores and their surroundings ---------------------------------------------------------------------------
+
+
+class Core(Protocol):
+    """A protocol state machine: gossip, membership, and whatever else comes to speak here."""
+
+    deadline_s: float
+    """When `Tick` is wanted, on the clock that `now_s` is read from; inf if never."""
+
+    def start(self, now_s: float) -> list[Effect]:
+        """Begin; called once, before any event."""
+        ...
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take one event and answer with the effects it has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """One peer's surroundings in one round.
+
+    `weights` is its row of the mixing matrix, itself included; it hears the other peers in it. `listeners` are
+    those that hear it.
+    """
+
+    weights: Mapping[PeerId, float]
+    listeners: tuple[PeerId, ...]

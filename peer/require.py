@@ -1,0 +1,61 @@
+"""What `--require` demands of a summary: a number's name, a comparison, a bound."""
+
+import difflib
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peer.errors import ConfigError
+from peer.record import SUMMARY_NUMBERS, Row
+
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+_FORM = re.compile(r"\s*([A-Za-z_.]+)\s*(>=|<=|==|!=|>|<)\s*([-+0-9.eE_]+)\s*")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`name` compared with `bound`, such as accuracy.mean >= 0.93."""
+
+    name: str
+    comparison: str
+    bound: float
+
+    def value_in(self, summary: Row) -> float | None:
+        value = summary
+        for part in self.name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None  # type: ignore[assignment]
+        return value if isinstance(value, int | float) else None
+
+    def is_met(self, summary: Row) -> bool:
+        """Say whether it holds. A number that is null, or not in this summary, meets nothing."""
+        value = self.value_in(summary)
+        return value is not None and OPERATORS[self.comparison](value, self.bound)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.comparison} {self.bound:g}"
+
+
+def parse(text: str) -> Requirement:
+    """Read a requirement. Raises ConfigError for another form or an unknown number."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ConfigError("--require", f'"{text}" is not NUMBER COMPARISON BOUND, such as "accuracy.mean >= 0.93"')
+    name, comparison, bound = match.groups()
+    try:
+        value = float(bound)
+    except ValueError:
+        raise ConfigError("--require", f'"{bound}" in "{text}" is not a number') from None
+    if name not in SUMMARY_NUMBERS:
+        near = difflib.get_close_matches(name, SUMMARY_NUMBERS, 1, 0.5)
+        hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(SUMMARY_NUMBERS)}"
+        raise ConfigError("--require", f'no number "{name}" in a summary{hint}')
+    return Requirement(name, comparison, value)

@@ -1,0 +1,165 @@
+"""The events engine: the daemons' own protocol cores on a virtual clock, message by message.
+
+A heap holds what is to happen when; each event is handed to the core of its peer, and the effects are carried out by
+the same `Learner` that a daemon has. Links have no latency so far, and a local step takes `speed.step_s`.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from peer.assembly import Assembly
+from peer.errors import TrainingError
+from peer.learner import Evaluation, Learner, Said, message_forms
+from peer.protocol.gossip import Gossip
+from peer.protocol.messages import Alert, Data, Effect, Event, Mix, Mixed, PeerJoined, Received, Send, Train, Trained
+from peer.record import Divergence, Ended
+from peer.simulator.watching import Params, Watch, peer_score
+from peer.task.local import Interrupted
+from peer.task.task import Task
+
+
+@dataclass(order=True)
+class _Due:
+    at_s: float
+    tie: int
+    peer: int = field(compare=False)
+    event: Event = field(compare=False)
+
+
+class EventsEngine:
+    """All peers of one experiment on one virtual clock."""
+
+    def __init__(self, assembly: Assembly, task: Task, watch: Watch, stop: Callable[[], bool]) -> None:
+        self.assembly = assembly
+        self.watch = watch
+        self.stop = stop
+        self.now_s = 0.0
+        e = assembly.experiment
+        device = torch.device("cpu")
+        trainer, shards, test = task.trainer(device), task.shards(device), task.test_rows(device)
+        here = assembly.neighbourhoods
+        self.ended = Ended("events", trainer.step, len(here), simulated_seconds=0.0)
+        self.cores = [
+            Gossip(i, e.rounds, lambda _, i=i: here[i], exchanges=assembly.algorithm.exchanges)  # type: ignore[misc]
+            for i in range(len(here))
+        ]
+        self.learners = [
+            Learner(i, assembly.algorithm, trainer, task.start(i), shards[i], test) for i in range(len(here))
+        ]
+        self._payload_bytes = [
+            sum(t.numel() * t.element_size() for t in form.values())
+            for form in message_forms(assembly.algorithm, task.start(0))
+        ]
+        self._steps_s = 0.0 if task.data is None else e.task.local_steps * e.speed.step_s
+        self._heap: list[_Due] = []
+        self._ties = count()
+        self._open: dict[int, dict[int, tuple[Evaluation, Params]]] = {}  # round -> peer -> figures, until all are in
+
+    def run(self) -> Ended:
+        """Run to the end, or until `stop` says so."""
+        try:
+            self._evaluate_all_at_start()
+            began_s = perf_counter()
+            for core in self.cores:
+                self._carry_out(core.me, core.start(self.now_s))
+                for neighbour in sorted(core.neighbours):
+                    self._at(self.now_s, core.me, PeerJoined(neighbour))
+            while self._heap and not self._is_over():
+                due = heapq.heappop(self._heap)
+                self.now_s = due.at_s
+                self._carry_out(due.peer, self.cores[due.peer].handle(due.event, self.now_s))
+                if self.stop():
+                    raise Interrupted
+            self.ended.rounds_seconds += perf_counter() - began_s
+        except Interrupted:
+            self.ended.outcome = "interrupted"
+        except TrainingError as error:
+            self.ended.outcome, self.ended.why, self.ended.details = "failed", str(error), error.details
+        return self._result()
+
+    # ---- Effects
+
+    def _carry_out(self, me: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Train(round):
+                    payload = self.learners[me].train(round, self.stop)
+                    self._at(self.now_s + self._steps_s, me, Trained(round, payload))
+                case Send(to, message):
+                    if isinstance(message, Data):
+                        self.ended.payload_bytes_sent += self._payload_bytes[message.exchange]
+                    self._at(self.now_s, to, Received(me, message))
+                case Mix():
+                    self._at(self.now_s, me, self._mix(me, effect))
+                case Alert(text, peer):
+                    names = self.assembly.names
+                    self.watch.on_alert(names[me], text if peer is None else f"{names[peer]}: {text}")
+
+    def _mix(self, me: int, mix: Mix) -> Mixed:
+        learner = self.learners[me]
+        payload, rejected = learner.mix(mix.exchange, [Said(t.weight, t.sender, t.payload) for t in mix.terms])
+        if payload is None:
+            self._completed(me, mix.round + 1)
+        return Mixed(mix.round, mix.exchange, payload, rejected)
+
+    def _at(self, at_s: float, peer: int, event: Event) -> None:
+        heapq.heappush(self._heap, _Due(at_s, next(self._ties), peer, event))
+
+    # ---- Figures
+
+    def _evaluate_all_at_start(self) -> None:
+        for me in range(len(self.cores)):
+            self._evaluate(me, 0)
+
+    def _completed(self, me: int, round: int) -> None:
+        if self.learners[me].has_diverged():
+            self._diverged(Divergence(round, self.assembly.names[me]))
+        if self.watch.is_due(round):
+            began_s = perf_counter()
+            self._evaluate(me, round)
+            self.ended.rounds_seconds -= perf_counter() - began_s
+
+    def _evaluate(self, me: int, round: int) -> None:
+        """Evaluate one peer; when all peers are in for this round, the history gets its entry."""
+        learner = self.learners[me]
+        figures = self._open.setdefault(round, {})
+        figures[me] = (learner.evaluate(round, self.stop), learner.params().numpy().copy())
+        if len(figures) < len(self.cores):
+            return
+        del self._open[round]
+        in_order = [figures[i] for i in range(len(self.cores))]
+        scores = [peer_score(evaluation) for evaluation, _ in in_order]
+        found = self.watch.evaluated(round, scores, np.stack([x for _, x in in_order]), self.ended.payload_bytes_sent)
+        if found is not None:
+            self._diverged(found)
+
+    def _diverged(self, found: Divergence) -> None:
+        """Keep the earliest round, and within it the first peer in node order."""
+        known, order = self.ended.diverged, self.assembly.names.index
+        if known is None or (found.round, order(found.peer)) < (known.round, order(known.peer)):
+            self.ended.diverged = found
+
+    def _is_over(self) -> bool:
+        """A diverged run ends when every peer has done the round in which it was seen."""
+        found = self.ended.diverged
+        if found is None or self.assembly.experiment.record.on_divergence == "continue":
+            return False
+        return min(core.round for core in self.cores) >= found.round
+
+    def _result(self) -> Ended:
+        ended = self.ended
+        if ended.diverged is not None and ended.outcome == "finished":
+            ended.outcome = "diverged"
+        ended.rounds = min(core.round for core in self.cores)
+        ended.simulated_seconds = self.now_s
+        ended.history = self.watch.history
+        ended.short_rounds = sum(core.short_rounds for core in self.cores)
+        ended.gradients = sum(learner.gradients for learner in self.learners)
+        ended.params = [learner.params().numpy() for learner in self.learners]
+        return ended

@@ -1,0 +1,210 @@
+"""The rounds engine: all peers as the rows of one matrix; a round is a vectorised local step and `W @ M`.
+
+There are no messages and no time. It is the fast way to see what an algorithm does on a topology.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, diags_array
+from torch import Tensor
+
+from peer.algorithms.algorithm import Edges, Message
+from peer.assembly import Assembly
+from peer.divergence import which_diverged
+from peer.errors import TrainingError
+from peer.learner import judge, message_forms
+from peer.record import Divergence, Ended
+from peer.simulator.watching import Watch, peer_score
+from peer.task.local import Interrupted, Memory, PlainTrainer, PureGossip, Shard
+from peer.task.rows import RowTrainer, has_convolutions
+from peer.task.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A mixing matrix that mixes messages given as rows, (n, m). `matrix` is None for the mean of all."""
+
+    matrix: csr_array | None
+
+    def mix(self, x: Tensor) -> Tensor:
+        """Return W @ x, (n, m); rows that are not finite are heard by nobody but themselves."""
+        finite = torch.isfinite(x).all(dim=1)
+        if self.matrix is None:
+            return _mean_of_all(x, finite)
+        if bool(finite.all()):
+            return _product(self.matrix, x)
+        return _product_without(self.matrix, x, finite.cpu().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class HeardRows:
+    """What all peers have heard in one exchange: their messages as rows."""
+
+    rows: Rows
+    message: Message
+
+    def sum(self) -> Message:
+        return {name: self.rows.mix(x) for name, x in self.message.items()}
+
+    def edges(self) -> Edges:
+        like = next(iter(self.message.values()))
+        n = len(like)
+        matrix = (self.rows.matrix if self.rows.matrix is not None else csr_array(np.full((n, n), 1 / n))).tocoo()
+        others = matrix.row != matrix.col
+        receivers = torch.from_numpy(matrix.row[others].astype(np.int64)).to(like.device)
+        senders = torch.from_numpy(matrix.col[others].astype(np.int64)).to(like.device)
+        weights = torch.from_numpy(matrix.data[others]).to(like.device, like.dtype).view(-1, 1)
+        own = {name: x[receivers] for name, x in self.message.items()}
+        return Edges(receivers, weights, own, {name: x[senders] for name, x in self.message.items()})
+
+
+class _Steps:
+    """The local steps of all peers, vectorised where the model allows it."""
+
+    def __init__(self, task: Task, wanted: str, device: torch.device, x: Tensor) -> None:
+        self.trainer = task.trainer(device)
+        self.shards: Sequence[Shard | None] = task.shards(device)
+        self.memories: list[Memory] = []
+        self.rows = self._vectorised(wanted, task, x)
+        self.step = self.rows.step if self.rows is not None else self.trainer.step
+        if self.rows is None and not isinstance(self.trainer, PureGossip):
+            self.memories = [self.trainer.memory() for _ in range(len(x))]
+
+    def train(self, x: Tensor, round: int, stop: Callable[[], bool]) -> tuple[Tensor, float]:
+        """Return what the local steps add to x, (n, d), and their learning rate."""
+        if isinstance(self.trainer, PureGossip):
+            return torch.zeros_like(x), 0.0
+        if self.rows is not None:
+            return self.rows.train(x, [s for s in self.shards if s is not None], round, stop)
+        learned = [self.trainer.train(x[i], self.memories[i], self.shards[i], i, round, stop) for i in range(len(x))]
+        return torch.stack([item.delta for item in learned]), learned[0].lr
+
+    def memory(self, peer: int) -> Memory:
+        return self.memories[peer] if self.memories else Memory()
+
+    def _vectorised(self, wanted: str, task: Task, x: Tensor) -> RowTrainer | None:
+        if wanted == "plain" or not isinstance(self.trainer, PlainTrainer) or task.own is not None:
+            return None
+        if wanted == "auto" and has_convolutions(self.trainer.module):  # slower vectorised than one by one
+            return None
+        rows = RowTrainer(self.trainer)
+        return rows if rows.can_vectorise(x, [s for s in self.shards if s is not None]) else None
+
+
+def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop: Callable[[], bool]) -> Ended:
+    """Run the experiment to its end, or until `stop` says so."""
+    e, algorithm, n = assembly.experiment, assembly.algorithm, len(assembly.names)
+    x = torch.stack([task.start(i) for i in range(n)]).to(device)
+    steps = _Steps(task, e.task.step, device, x)
+    rows = _rows(assembly, x.dtype)
+    forms = message_forms(algorithm, x[0])
+    bytes_per_round = (
+        assembly.messages_per_round()
+        // algorithm.exchanges
+        * sum(t.numel() * t.element_size() for form in forms for t in form.values())
+    )
+    state = algorithm.init(x)
+    ended = Ended("rounds", steps.step, n)
+    norms_at_start = _norms(algorithm.params(state))
+    try:
+        ended.diverged = _evaluate(watch, task, steps, algorithm.params(state), 0, 0, stop)
+        while e.rounds == 0 or ended.rounds < e.rounds:
+            if ended.diverged is not None and e.record.on_divergence == "stop":
+                ended.outcome = "diverged"
+                break
+            began_s = perf_counter()
+            delta, lr = steps.train(algorithm.at(state), ended.rounds, stop)
+            state = algorithm.learned(state, delta, lr)
+            for k in range(algorithm.exchanges):
+                state, message = algorithm.message(state, k, None)
+                state = algorithm.update(state, k, HeardRows(rows, message))
+            ended.rounds += 1
+            ended.gradients += n * e.task.local_steps * (not isinstance(steps.trainer, PureGossip))
+            ended.payload_bytes_sent += bytes_per_round
+            found = _first_diverged(assembly, _norms(algorithm.params(state)), norms_at_start, ended.rounds)
+            ended.rounds_seconds += perf_counter() - began_s
+            if watch.is_due(ended.rounds):
+                params = algorithm.params(state)
+                judged = _evaluate(watch, task, steps, params, ended.rounds, ended.payload_bytes_sent, stop)
+                found = found or judged
+            ended.diverged = ended.diverged or found
+            if stop():
+                raise Interrupted
+    except Interrupted:
+        ended.outcome = "interrupted"
+    except TrainingError as error:
+        ended.outcome, ended.why, ended.details = "failed", str(error), error.details
+    if ended.diverged is not None and ended.outcome == "finished":
+        ended.outcome = "diverged"
+    ended.history = watch.history
+    ended.params = list(algorithm.params(state).cpu().numpy())
+    return ended
+
+
+# ---- Mixing
+
+
+def _rows(assembly: Assembly, dtype: torch.dtype) -> Rows:
+    if assembly.everyone:
+        return Rows(None)
+    return Rows(assembly.mixing.astype(np.float64 if dtype == torch.float64 else np.float32))
+
+
+def _product(matrix: csr_array, x: Tensor) -> Tensor:
+    if x.device.type == "cpu":
+        product: np.ndarray = matrix @ x.numpy()
+        return torch.from_numpy(product)
+    on_device = torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int64)),
+        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(matrix.data),
+        matrix.shape,
+        device=x.device,
+    )
+    mixed: Tensor = on_device @ x
+    return mixed
+
+
+def _product_without(matrix: csr_array, x: Tensor, finite: np.ndarray) -> Tensor:
+    """Mix among the finite rows; what a peer would have given to the others goes to itself."""
+    kept = csr_array(matrix @ diags_array(finite.astype(matrix.dtype)))
+    missing = np.asarray(matrix.sum(axis=1) - kept.sum(axis=1)).ravel()
+    among = csr_array(kept + diags_array(missing.astype(matrix.dtype)))
+    ok = torch.from_numpy(finite).to(x.device)
+    mixed = _product(among, torch.where(ok[:, None], x, torch.zeros_like(x)))
+    return torch.where(ok[:, None], mixed, x)
+
+
+def _mean_of_all(x: Tensor, finite: Tensor) -> Tensor:
+    if bool(finite.all()):
+        return x.mean(dim=0).expand_as(x)
+    n = len(x)
+    others = torch.where(finite[:, None], x, torch.zeros_like(x)).sum(dim=0)
+    mixed = (others + x * (n - finite.sum())) / n  # the shares of those that are not heard go to oneself
+    return torch.where(finite[:, None], mixed, x)
+
+
+# ---- Figures
+
+
+def _norms(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).cpu()
+
+
+def _first_diverged(assembly: Assembly, norms: Tensor, at_start: Tensor, round: int) -> Divergence | None:
+    diverged = which_diverged(norms.numpy(), at_start.numpy())
+    return Divergence(round, assembly.names[int(diverged.argmax())]) if diverged.any() else None
+
+
+def _evaluate(
+    watch: Watch, task: Task, steps: _Steps, params: Tensor, round: int, payload_bytes: int, stop: Callable[[], bool]
+) -> Divergence | None:
+    test = task.test_rows(params.device)
+    evaluations = [
+        judge(steps.trainer, x, steps.memory(i), steps.shards[i], test, round, stop) for i, x in enumerate(params)
+    ]
+    return watch.evaluated(round, [peer_score(e) for e in evaluations], params.cpu().numpy(), payload_bytes)

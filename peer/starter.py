@@ -1,0 +1,104 @@
+"""The experiment file that `earshot new` writes: every key that is built, with its default, explained."""
+
+_TEXT = """\
+# An experiment of Earshot: peers train one model, each on its own shard of the data, and gossip
+# their parameters with the peers within earshot.
+#
+#   earshot explain FILE                shows who hears whom, before anything trains
+#   earshot simulate FILE               trains with virtual peers in one process
+#   earshot up FILE                     trains with one daemon per peer on this machine
+#   earshot start FILE --name lab-3     runs this machine's daemon of an experiment on many machines
+#
+# Every key may be left out. The values here are the defaults; keys that have none are commented out.
+
+name = "experiment"             # names the run's folder: runs/<name>-<time>
+seed = 0                        # the same seed gives the same run
+rounds = 200                    # 0: until stopped
+eval_every = 10                 # rounds from one evaluation to the next
+
+[task]                          # what is trained, and on which data
+model = "cnn"                   # cnn | mlp | softmax | linear | "package.module:factory"
+data = "mnist5k"                # mnist5k | inline (shards) | none (init alone is gossiped)
+                                # | "torchvision:NAME" | "npz:PATH" (arrays x, y; x_test, y_test)
+                                # | "package.module:factory"
+partition = "iid"               # iid | dirichlet (alpha) | by_class (classes_per_peer) | sizes (sizes)
+                                # | sample (rows_per_peer, with replacement) | own ([[peers]] data)
+alpha = 0.3                     # dirichlet: the smaller, the more the shards differ
+# classes_per_peer = 2          # by_class: how many classes each peer holds
+# sizes = [100, 50, 50]         # sizes: the number of rows of each peer
+# rows_per_peer = 200           # sample: how many rows each peer draws
+batch_size = 32                 # rows per local step; 0: the whole shard
+local_steps = 1                 # steps of training in each round, before the exchange
+optimizer = "sgd"               # the only one so far
+lr = 0.05                       # learning rate; 0.0 makes it pure gossip
+lr_schedule = "constant"        # constant | cosine | step
+warmup_rounds = 0               # rounds in which the learning rate rises to lr
+momentum = 0.0                  # from 0 to below 1
+weight_decay = 0.0
+proximal_mu = 0.0               # FedProx: pulls local steps back towards where the round began
+dtype = "float32"               # float32 | float64 (for exact checks)
+device = "auto"                 # auto | cpu | cuda | "cuda:1"
+threads = 1                     # processor threads of each peer
+step = "auto"                   # how the local step is computed: auto | vmap | plain
+# shards = [[[[1.0], 3.0]], [[[2.0], 5.0]]]   # inline: per peer a list of [features, target]
+# init = [1.5]                  # the start: flat for all peers, nested [[1.0], [2.0]] for each peer its own
+
+[topology]                      # who hears whom
+family = "ring"                 # ring | path | grid | torus | star | complete | hypercube | exponential
+                                # | regular | geometric | smallworld | erdos_renyi | barabasi_albert
+                                # | "file:graph.edges" | "networkx:petersen_graph"
+peers = 8                       # left out where shape, shards, init, a graph file or [[peers]] tell it
+# shape = [4, 8]                # grid, torus
+# degree = 4                    # regular: neighbours of each peer
+# k = 4                         # smallworld: neighbours of each peer before rewiring
+# p = 0.1                       # smallworld: chance of rewiring an edge; erdos_renyi: chance of an edge
+# m = 2                         # barabasi_albert: edges of each new peer
+# args = {n = 10}               # networkx: the arguments of the generator
+# directed = true               # file: the lines are arcs, and "u v" means that v hears u
+# seed = 0                      # of random graphs; the experiment's where left out
+metric = "hops"                 # distance: hops | weight (along the shortest path) | position (geometric)
+threshold = 1.0                 # neighbours are at most so far away; geometric has no default
+weights = "auto"                # auto | metropolis | uniform (1/(degree+1)) | lazy ((I + metropolis)/2)
+allow_disconnected = false      # true: train although some peers can never hear of each other
+
+[algorithm]                     # what peers do with what they hear
+name = "dpsgd"                  # dpsgd | local (no gossip) | exact (the mean of all, whatever the topology)
+mode = "sync"                   # peers go from round to round together; the only one so far
+order = "atc"                   # atc (adapt, then combine) | cta (combine, then adapt)
+combine = "weighted_sum"        # the only one so far
+buffers = "average"             # such as BatchNorm's statistics: average | keep (each peer its own)
+
+[compression]                   # makes messages smaller
+name = "none"                   # the only one so far
+
+[coordinator]                   # a server in place of gossip
+mode = "none"                   # the only one so far
+
+[transport]                     # used by up and start
+listen = "auto"                 # where a peer binds: auto | "tcp://ADDRESS:PORT" | none (it only dials)
+advertise = ""                  # what others dial, where it differs: "host:port"
+plane = "auto"                  # how data travel: auto | tcp
+round_deadline_s = 0.0          # a round is closed after so long; 0: it waits for all that are alive
+heartbeat_s = 0.5               # from one sign of life to the next
+suspect_s = 3.0                 # a peer silent for so long is suspected
+dead_s = 5.0                    # a peer silent for so long is lost
+join_s = 60.0                   # how long a neighbour that was never heard is awaited
+
+[record]                        # what the summary holds
+params = "none"                 # parameters of every peer, for small models: none | final | every
+on_divergence = "stop"          # stop | continue
+
+# [[peers]]                     # one for each peer, where they are on many machines or differ
+# name = "lab-3"
+# address = "lab-3.example:5555"    # what others dial
+# listen = "tcp://0.0.0.0:5555"     # where this one binds, if not as in [transport]
+# advertise = "gateway.example:5555"
+# position = [0.2, 0.7]             # for metric position; all peers have one, or none
+# data = "npz:shard.npz"            # with partition = "own"
+# device = "cuda:0"
+"""
+
+
+def starter_text() -> str:
+    """The text of a starter experiment file: TOML that loads to the defaults, for 8 peers on a ring."""
+    return _TEXT

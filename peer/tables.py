@@ -1,0 +1,88 @@
+"""Documents as text for people."""
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from peer.explain import Explanation
+from peer.record import Row
+from peer.screen import human_bytes
+
+SHOWN_PEERS = 20
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Return what `earshot explain` prints."""
+    d, e = explanation.document, explanation.assembly.experiment
+    rounds = d["rounds_to_consensus"]
+    lines = [
+        f"{e.name}: {d['peers']} peers, {e.topology.family}, {d['metric']} within {e.topology.threshold:g}",
+        "",
+        f"  edges                {d['edges']}",
+        f"  connected            {'yes' if d['connected'] else 'no'}",
+        f"  diameter             {'-' if d['diameter'] is None else d['diameter']}",
+        f"  neighbours           {d['degree']['min']} to {d['degree']['max']}, {d['degree']['mean']:.4g} on average",
+        f"  mixing matrix        {d['weights']}, {d['stochastic']} stochastic",
+        f"  slem, spectral gap   {d['slem']:.6g}, {d['spectral_gap']:.6g}",
+        f"  rounds to consensus  {'never' if rounds is None else rounds} (differences down to a millionth)",
+        f"  parameters           {d['parameters']:,} at each peer",
+        f"  training state       {human_bytes(d['memory_bytes'])} in all",
+        f"  a message            {human_bytes(d['payload_bytes_per_message'])}",
+        f"  a round              {human_bytes(d['bytes_per_round'])} in all",
+    ]
+    if e.algorithm.name in ("local", "exact"):
+        said = "nobody gossips" if e.algorithm.name == "local" else "everybody hears everybody, with equal weight"
+        lines.append(f'  algorithm            "{e.algorithm.name}": {said}; the topology is not used')
+    lines += ["", _hears(d["neighbours"])]
+    if "matrix" in d:
+        lines += ["", *(" ".join(f"{w:7.4f}" for w in row) for row in d["matrix"])]
+    return "\n".join(lines)
+
+
+def summary_text(summary: Row) -> str:
+    """Return what a run prints at its end."""
+    s = summary
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("outcome", s["outcome"] + (f": {s['why']}" if s.get("why") else ""))
+    if s["diverged"] is not None:
+        table.add_row("diverged", f"{s['diverged']['peer']}, after round {s['diverged']['round']}")
+    table.add_row("rounds", f"{s['rounds']} by {s['peers']} peers ({s['engine']}, {s['step']} step)")
+    for name in ("accuracy", "own_accuracy", "loss", "own_loss"):
+        if name in s and s[name]["mean"] is not None:
+            table.add_row(name.replace("_", " "), _spread(s[name]))
+    if s["consensus_distance"] is not None:
+        table.add_row("consensus distance", f"{s['consensus_distance']:.6g}")
+    table.add_row("sent", human_bytes(s["payload_bytes_sent"]))
+    if s["lost"]:
+        table.add_row("lost", ", ".join(s["lost"]))
+    if s["short_rounds"]:
+        table.add_row("short rounds", str(s["short_rounds"]))
+    table.add_row("seconds", f"{s['seconds']:.1f}, of which rounds {s['rounds_seconds']:.1f}")
+    if s["run_folder"] is not None:
+        table.add_row("run folder", s["run_folder"])
+    return _rendered(table)
+
+
+def _spread(values: dict[str, float]) -> str:
+    return f"{values['mean']:.4g} on average, {values['min']:.4g} to {values['max']:.4g}"
+
+
+def _hears(neighbours: dict[str, list[str]]) -> str:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("peer")
+    table.add_column("hears")
+    for name in list(neighbours)[:SHOWN_PEERS]:
+        heard = neighbours[name]
+        more = f" and {len(heard) - SHOWN_PEERS} more" if len(heard) > SHOWN_PEERS else ""
+        table.add_row(name, (", ".join(heard[:SHOWN_PEERS]) or "nobody") + more)
+    text = _rendered(table)
+    hidden = len(neighbours) - SHOWN_PEERS
+    return text + (f"\nand {hidden} more peers" if hidden > 0 else "")
+
+
+def _rendered(renderable: Any) -> str:
+    text = StringIO()
+    Console(file=text, width=110, highlight=False).print(renderable)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())

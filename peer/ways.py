@@ -1,0 +1,148 @@
+"""The ways to run an experiment: in this process, as daemons on this host, as one daemon of many.
+
+Each checks everything first, makes the run folder, runs, and returns the summary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+import torch
+
+from peer.assembly import Assembly, assemble, device_of, prepare_task
+from peer.daemon import host, start
+from peer.daemon.node import Progress
+from peer.experiment import Experiment
+from peer.explain import warnings_of
+from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
+from peer.simulator import rounds
+from peer.simulator.events import EventsEngine
+from peer.simulator.watching import Watch
+from peer.task.layout import Layout
+from peer.task.task import Task
+
+Engine = Literal["rounds", "events"]
+
+SAVED_PEERS = 100
+"""The simulator writes a model file for each peer of so many at most."""
+
+
+@dataclass
+class Listener:
+    """Whom a run tells what happens while it goes on."""
+
+    begins: Callable[[Assembly, Layout], None] = lambda _assembly, _layout: None
+    entry: Callable[[Row], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+    peers: Callable[[Sequence[host.PeerView]], None] = lambda _: None
+    progress: Callable[[Progress, Assembly], None] = lambda _progress, _assembly: None
+
+
+@dataclass
+class Options:
+    """How to run: when to stop, where to write (`writes` and no `out`: runs/), whom to tell."""
+
+    stop: Callable[[], bool] = lambda: False
+    writes: bool = True
+    out: Path | None = None
+    listener: Listener = field(default_factory=Listener)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A summary, and the user's own traceback where their code ended the run."""
+
+    summary: Row
+    details: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        return {"finished": 0, "interrupted": 130}.get(self.summary["outcome"], 3)
+
+
+def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result:
+    """Run all peers in this process. Raises ConfigError before anything is written or trained."""
+    began_s = monotonic()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(experiment.task.threads)  # part of the promise that daemons compute the same bits
+    try:
+        assembly = assemble(experiment)
+        task = prepare_task(assembly)
+        device = torch.device("cpu") if engine == "events" else device_of(experiment.task.device, 0)
+        folder = _open(options, experiment, assembly, task)
+        watch = Watch(
+            assembly,
+            on_entry=options.listener.entry,
+            on_metric=folder.metric if folder else lambda _: None,
+            on_alert=lambda name, text: _alert(options, folder, name, text),
+        )
+        if engine == "events":
+            ended = EventsEngine(assembly, task, watch, options.stop).run()
+        else:
+            ended = rounds.run(assembly, task, device, watch, options.stop)
+    finally:
+        torch.set_num_threads(threads)
+    return _close(experiment, ended, began_s, folder)
+
+
+def up(experiment: Experiment, options: Options) -> Result:
+    """Run every peer as a daemon on this host. To be called in a process that has started no threads."""
+    began_s = monotonic()
+    torch.set_num_threads(1)
+    assembly = assemble(experiment)
+    task = prepare_task(assembly)
+    folder = _open(options, experiment, assembly, task)
+    observers = host.Observers(
+        entry=options.listener.entry,
+        metric=folder.metric if folder else lambda _: None,
+        alert=lambda name, text: options.listener.note(f"{name}: {text}"),
+        event=folder.event if folder else lambda _kind, **_fields: None,
+        peers=options.listener.peers,
+    )
+    running = host.Host(assembly, task, folder.path if folder else None, observers, options.stop)
+    ended = running.run()
+    return _close(experiment, ended, began_s, folder)
+
+
+def start_one(experiment: Experiment, name: str, options: Options) -> Result:
+    """Run this machine's daemon, the peer called `name`."""
+    began_s = monotonic()
+    torch.set_num_threads(experiment.task.threads)
+    assembly = assemble(experiment)
+    me = start.seat_of(assembly, name)
+    task = prepare_task(assembly, only=me)
+    folder = _open(options, experiment, assembly, task)
+    observers = start.Observers(
+        entry=options.listener.entry,
+        metric=folder.metric if folder else lambda _: None,
+        alert=lambda text: _alert(options, folder, name, text),
+        progress=lambda progress: options.listener.progress(progress, assembly),
+    )
+    ended = start.run(assembly, task, me, folder.path if folder else None, observers, options.stop)
+    result = _close(experiment, ended, began_s, folder)
+    result.summary["neighbour_distance"] = None
+    return result
+
+
+def _open(options: Options, experiment: Experiment, assembly: Assembly, task: Task) -> RunFolder | None:
+    for warning in warnings_of(assembly):
+        options.listener.note(f"warning: {warning}")
+    folder = make_run_folder(experiment, options.out) if options.writes or options.out else None
+    options.listener.begins(assembly, task.layout)
+    return folder
+
+
+def _alert(options: Options, folder: RunFolder | None, name: str, text: str) -> None:
+    options.listener.note(f"{name}: {text}")
+    if folder is not None:
+        folder.event("alert", peer=name, text=text)
+
+
+def _close(experiment: Experiment, ended: Ended, began_s: float, folder: RunFolder | None) -> Result:
+    seconds = monotonic() - began_s
+    summary = summarise(experiment, ended, seconds, None if folder is None else folder.path)
+    if folder is not None:
+        folder.finish(summary)
+    return Result(summary, ended.details)
