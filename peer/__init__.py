@@ -3,7 +3,7 @@
     from peer import load, explain, simulate, up
 
     summary = simulate(load("exp.toml", {"topology.peers": 64}))
-    assert summary.accuracy.mean > 0.9
+    assert summary.accuracy.mean > 0.8
 
 What a function needs is imported when it is first asked for, so that `earshot --help` loads neither torch nor zmq.
 """

@@ -100,6 +100,7 @@ def assemble(experiment: Experiment) -> Assembly:
         )
     except topology.TopologyError as error:
         raise ConfigError(f"topology.{error.key}" if error.key else "topology", error.problem) from error
+    _check_rows(experiment, weights)
     return Assembly(experiment, names, net, graph, weights, _algorithm(experiment))
 
 
@@ -232,6 +233,15 @@ def _own_matrix(experiment: Experiment, net: topology.Net) -> csr_array | None:
     """A matrix from a file stands as it is while the neighbours are its own: hops and threshold 1."""
     t = experiment.topology
     return net.matrix if t.metric == "hops" and t.threshold == 1 else None
+
+
+def _check_rows(experiment: Experiment, weights: csr_array) -> None:
+    if experiment.algorithm.name == "dpsgd" and topology.stochasticity(weights) == "column":
+        raise ConfigError(
+            "topology.family",
+            "the columns of W sum to 1 and its rows do not, and D-PSGD mixes by rows: W[i, j] is the weight that i "
+            "gives to what it hears from j; transpose the file if it was meant the other way round",
+        )
 
 
 def _algorithm(experiment: Experiment) -> Algorithm:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Training without a master: peers gossip PyTorch parameters with whoever is within earshot.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -68,7 +68,7 @@ def explain(
 ) -> int:
     """Say what an experiment will be, before anything trains; refuse what cannot work."""
     experiment = _load(exp, sets)
-    from peer.explain import explain as describe
+    from peer.explanation import explain as describe
     from peer.tables import explanation_text
 
     explanation = describe(experiment, matrix=matrix)
@@ -140,6 +140,11 @@ def start(
 def main() -> NoReturn:
     """Entry point: errors become one line and an exit code."""
     as_json = "--json" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that the terminal cannot show must not end a run
+            stream.reconfigure(errors="backslashreplace")
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -156,8 +161,7 @@ def main() -> NoReturn:
         sys.stderr.close()
         sys.exit(3)
     except EarshotError as error:
-        _say(f"earshot: {error}")
-        sys.exit(3)
+        _fail(str(error), as_json, exit_code=3)
 
 
 # ---- Inside
@@ -215,8 +219,8 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _fail(message: str, as_json: bool) -> NoReturn:
+def _fail(message: str, as_json: bool, exit_code: int = 2) -> NoReturn:
     _say(f"earshot: {message}")
     if as_json:
         print(json.dumps({"error": message}))
-    sys.exit(2)
+    sys.exit(exit_code)

@@ -12,8 +12,8 @@ def which_diverged(values: ArrayLike, at_start: ArrayLike) -> NDArray[np.bool_]:
     `at_start` are the values at round 0; a start that is itself not finite counts as 0.
     """
     values, at_start = np.asarray(values, dtype=np.float64), np.asarray(at_start, dtype=np.float64)
-    bounds = GROWTH * np.maximum(1.0, np.where(np.isfinite(at_start), at_start, 0.0))
-    outside: NDArray[np.bool_] = ~np.isfinite(values) | (values > bounds)
+    largest = np.maximum(1.0, np.where(np.isfinite(at_start), at_start, 0.0))
+    outside: NDArray[np.bool_] = ~np.isfinite(values) | (values / GROWTH > largest)
     return outside
 
 

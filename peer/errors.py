@@ -1,8 +1,16 @@
 """Errors that say who is at fault. An `assert` is for our own bugs only."""
 
 
+def printable(text: str) -> str:
+    """Return the text with every character that is not printable escaped, line ends among them."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class EarshotError(Exception):
-    """Base of every error that reaches a user as one clear line."""
+    """Base of every error that reaches a user as one clear line, whatever its words were made from."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(printable(line))
 
 
 class ConfigError(EarshotError):

@@ -126,9 +126,7 @@ def judge(
 
     The peer's own are its own test rows, where it has none the rows that it trains on.
     """
-    own = None
-    if shard is not None and shard.x_test is not None and shard.y_test is not None:
-        own = (shard.x_test, shard.y_test)
+    own = None if shard is None else shard.test
     rows = test or own or (shard.take(None) if shard is not None else None)
     score = trainer.evaluate(x, memory, rows, stop)
     both = test is not None and own is not None

@@ -72,13 +72,20 @@ def spread(values: Sequence[float | None]) -> Row:
 
 
 def consensus_distance(params: NDArray[np.floating[Any]]) -> float:
-    """Return how far the peers are from their mean, from parameters (n, d): sqrt(1/n sum_i |x_i - mean|^2).
+    """Return how far the peers are from their mean, from parameters (n, d): 1/n sum_i |x_i - mean|^2.
 
-    Kong et al. 2021, "Consensus Control for Decentralized Deep Learning", section 3.
+    The square of the distance in Kong et al. 2021, "Consensus Control for Decentralized Deep Learning", section 3.
     """
     x = params.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sqrt(((x - x.mean(axis=0)) ** 2).sum(axis=1).mean()))
+        return float(((x - x.mean(axis=0)) ** 2).sum(axis=1).mean())
+
+
+def farthest_from_mean(params: NDArray[np.floating[Any]]) -> int:
+    """Return which of the peers, parameters (n, d), is farthest from their mean."""
+    x = params.astype(np.float64, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return int(np.argmax(((x - x.mean(axis=0)) ** 2).sum(axis=1)))
 
 
 def history_entry(

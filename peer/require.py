@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.errors import ConfigError
+from peer.experiment.wording import brief
 from peer.record import SUMMARY_NUMBERS, Row
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -48,14 +49,18 @@ def parse(text: str) -> Requirement:
     """Read a requirement. Raises ConfigError for another form or an unknown number."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ConfigError("--require", f'"{text}" is not NUMBER COMPARISON BOUND, such as "accuracy.mean >= 0.93"')
+        raise ConfigError("--require", f'{brief(text)} is not NUMBER COMPARISON BOUND, such as "accuracy.mean >= 0.93"')
     name, comparison, bound = match.groups()
     try:
         value = float(bound)
     except ValueError:
-        raise ConfigError("--require", f'"{bound}" in "{text}" is not a number') from None
+        raise ConfigError("--require", f"{brief(bound)} is not a number") from None
     if name not in SUMMARY_NUMBERS:
-        near = difflib.get_close_matches(name, SUMMARY_NUMBERS, 1, 0.5)
-        hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(SUMMARY_NUMBERS)}"
-        raise ConfigError("--require", f'no number "{name}" in a summary{hint}')
+        raise ConfigError("--require", f'no number "{name}" in a summary; {_hint(name)}')
     return Requirement(name, comparison, value)
+
+
+def _hint(name: str) -> str:
+    parts = [number for number in SUMMARY_NUMBERS if number.startswith(f"{name}.")]
+    near = parts[:1] or difflib.get_close_matches(name, SUMMARY_NUMBERS, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(SUMMARY_NUMBERS)}"

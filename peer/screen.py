@@ -1,6 +1,7 @@
 """What a person sees while a run goes on: a live table on a terminal, plain flushed lines elsewhere. All on stderr."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -28,7 +29,7 @@ class Screen:
     def __init__(self, experiment: Experiment, *, quiet: bool) -> None:
         self.experiment = experiment
         self.quiet = quiet
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._live: Live | None = None
         self._began_s = monotonic()
         self._said_s = 0.0
@@ -83,12 +84,12 @@ class Screen:
         now_s = monotonic()
         if progress.waits_for and now_s - self._said_s >= SAY_EVERY_S:
             self._said_s = now_s
-            waits = [(assembly.names[peer], seconds) for peer, seconds in progress.waits_for]
+            names = ", ".join(assembly.names[peer] for peer, _ in progress.waits_for)
+            since = datetime.now() - timedelta(seconds=max(s for _, s in progress.waits_for))
             until = ""
             if progress.phase == "waiting":
-                left_s = self.experiment.transport.join_s - max(s for _, s in waits)
-                until = f", for {max(0.0, left_s):.0f} s more"
-            self._note(f"round {progress.round}: waits for {_waits_text(waits)}{until}")
+                until = f", until {since + timedelta(seconds=self.experiment.transport.join_s):%H:%M:%S}"
+            self._note(f"round {progress.round}: waits for {names} since {since:%H:%M:%S}{until}")
 
 
 def _entry_line(entry: Row, rounds: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from peer import ways
 from peer.errors import ConfigError, EarshotError
 from peer.experiment import Experiment, load
-from peer.explain import explain as describe
+from peer.explanation import explain as describe
 
 __all__ = ["Document", "explain", "load", "simulate", "up"]
 
@@ -19,13 +19,14 @@ __all__ = ["Document", "explain", "load", "simulate", "up"]
 class Document(SimpleNamespace):
     """A JSON document as an object: `summary.accuracy.mean`. `as_dict()` returns it as it was."""
 
+    __slots__ = ("_fields",)
+
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(**{name: _as_object(value) for name, value in fields.items()})
-        self.__dict__["_fields"] = dict(fields)
+        self._fields = dict(fields)
 
     def as_dict(self) -> dict[str, Any]:
-        fields: dict[str, Any] = self.__dict__["_fields"]
-        return fields
+        return self._fields
 
 
 def explain(experiment: Experiment, *, matrix: bool = False) -> Document:
@@ -33,7 +34,7 @@ def explain(experiment: Experiment, *, matrix: bool = False) -> Document:
     document = describe(experiment, matrix=matrix).document
     explained = Document({name: value for name, value in document.items() if name != "neighbours"})
     explained.neighbours = document["neighbours"]
-    explained.__dict__["_fields"] = document
+    explained._fields = document
     return explained
 
 

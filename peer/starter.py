@@ -78,7 +78,6 @@ mode = "none"                   # the only one so far
 listen = "auto"                 # where a peer binds: auto | "tcp://ADDRESS:PORT" | none (it only dials)
 advertise = ""                  # what others dial, where it differs: "host:port"
 plane = "auto"                  # how data travel: auto | tcp
-round_deadline_s = 0.0          # a round is closed after so long; 0: it waits for all that are alive
 heartbeat_s = 0.5               # from one sign of life to the next
 suspect_s = 3.0                 # a peer silent for so long is suspected
 dead_s = 5.0                    # a peer silent for so long is lost

@@ -6,11 +6,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from peer.explain import Explanation
+from peer.explanation import Explanation
 from peer.record import Row
 from peer.screen import human_bytes
 
 SHOWN_PEERS = 20
+SHOWN_NEIGHBOURS = 10
+UNBROKEN = 10_000
+"""A width at which no line is broken: a path is to be copied in one piece."""
 
 
 def explanation_text(explanation: Explanation) -> str:
@@ -18,7 +21,7 @@ def explanation_text(explanation: Explanation) -> str:
     d, e = explanation.document, explanation.assembly.experiment
     rounds = d["rounds_to_consensus"]
     lines = [
-        f"{e.name}: {d['peers']} peers, {e.topology.family}, {d['metric']} within {e.topology.threshold:g}",
+        f"{e.name}: {_peers(d['peers'])}, {e.topology.family}, {d['metric']} within {e.topology.threshold:g}",
         "",
         f"  edges                {d['edges']}",
         f"  connected            {'yes' if d['connected'] else 'no'}",
@@ -48,7 +51,7 @@ def summary_text(summary: Row) -> str:
     table.add_row("outcome", s["outcome"] + (f": {s['why']}" if s.get("why") else ""))
     if s["diverged"] is not None:
         table.add_row("diverged", f"{s['diverged']['peer']}, after round {s['diverged']['round']}")
-    table.add_row("rounds", f"{s['rounds']} by {s['peers']} peers ({s['engine']}, {s['step']} step)")
+    table.add_row("rounds", f"{s['rounds']} by {_peers(s['peers'])} ({s['engine']}, {s['step']} step)")
     for name in ("accuracy", "own_accuracy", "loss", "own_loss"):
         if name in s and s[name]["mean"] is not None:
             table.add_row(name.replace("_", " "), _spread(s[name]))
@@ -62,7 +65,7 @@ def summary_text(summary: Row) -> str:
     table.add_row("seconds", f"{s['seconds']:.1f}, of which rounds {s['rounds_seconds']:.1f}")
     if s["run_folder"] is not None:
         table.add_row("run folder", s["run_folder"])
-    return _rendered(table)
+    return _rendered(table, width=UNBROKEN)
 
 
 def _spread(values: dict[str, float]) -> str:
@@ -75,14 +78,19 @@ def _hears(neighbours: dict[str, list[str]]) -> str:
     table.add_column("hears")
     for name in list(neighbours)[:SHOWN_PEERS]:
         heard = neighbours[name]
-        more = f" and {len(heard) - SHOWN_PEERS} more" if len(heard) > SHOWN_PEERS else ""
-        table.add_row(name, (", ".join(heard[:SHOWN_PEERS]) or "nobody") + more)
+        more = f" and {len(heard) - SHOWN_NEIGHBOURS} more" if len(heard) > SHOWN_NEIGHBOURS else ""
+        table.add_row(name, (", ".join(heard[:SHOWN_NEIGHBOURS]) or "nobody") + more)
     text = _rendered(table)
     hidden = len(neighbours) - SHOWN_PEERS
-    return text + (f"\nand {hidden} more peers" if hidden > 0 else "")
+    return text + (f"\nand {_peers(hidden, 'more ')}" if hidden > 0 else "")
 
 
-def _rendered(renderable: Any) -> str:
+def _peers(count: int, more: str = "") -> str:
+    return f"{count} {more}peer{'' if count == 1 else 's'}"
+
+
+def _rendered(renderable: Any, width: int = 110) -> str:
     text = StringIO()
-    Console(file=text, width=110, highlight=False).print(renderable)
+    # The names are the user's: "[red]" and ":a:" are no markup.
+    Console(file=text, width=width, highlight=False, markup=False, emoji=False).print(renderable)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())

@@ -15,7 +15,7 @@ from peer.assembly import Assembly, assemble, device_of, prepare_task
 from peer.daemon import host, start
 from peer.daemon.node import Progress
 from peer.experiment import Experiment
-from peer.explain import warnings_of
+from peer.explanation import warnings_of
 from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
@@ -113,14 +113,19 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     assembly = assemble(experiment)
     me = start.seat_of(assembly, name)
     task = prepare_task(assembly, only=me)
-    folder = _open(options, experiment, assembly, task)
+    seat = start.bind(assembly, task, me)
+    try:
+        folder = _open(options, experiment, assembly, task)
+    except BaseException:
+        seat.links.close()  # sockets left open would keep this process from ending its ZeroMQ context
+        raise
     observers = start.Observers(
         entry=options.listener.entry,
         metric=folder.metric if folder else lambda _: None,
         alert=lambda text: _alert(options, folder, name, text),
         progress=lambda progress: options.listener.progress(progress, assembly),
     )
-    ended = start.run(assembly, task, me, folder.path if folder else None, observers, options.stop)
+    ended = start.run(seat, folder.path if folder else None, observers, options.stop)
     result = _close(experiment, ended, began_s, folder)
     result.summary["neighbour_distance"] = None
     return result

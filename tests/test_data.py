@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.errors import ConfigError
-from peer.task.data import DataSet, as_labels, as_targets, count_classes, load_data, with_labels
+from peer.task.data import load_data
+from peer.task.dataset import DataSet
+from peer.task.labels import as_labels, as_targets, count_classes, with_labels
 
 torch.set_num_threads(1)
 
@@ -131,9 +133,7 @@ def test_floats_are_targets_until_a_model_classifies(npz: SaveNpz) -> None:
     assert data.classes is None
     assert count_classes(data) == 3
     assert with_labels(data, 3).y.tolist() == [0, 2, 1]
-    with pytest.raises(
-        ConfigError, match=r"y \(float64, min 0.0, max 2.0\): labels go up to 2, .* 2 outputs"
-    ):
+    with pytest.raises(ConfigError, match=r"y \(float64, min 0.0, max 2.0\): labels go up to 2, .* 2 outputs"):
         with_labels(data, 2)
 
 
@@ -432,9 +432,7 @@ def test_torchvision_images(fake: Callable[..., DataSet], capsys: pytest.Capture
     assert fake("Colour", Colour=Colour).x.shape == (2, 3, 32, 32)
 
 
-def test_torchvision_offline_says_where_it_looked_and_what_to_do(
-    fake: Callable[..., DataSet], tmp_path: Path
-) -> None:
+def test_torchvision_offline_says_where_it_looked_and_what_to_do(fake: Callable[..., DataSet], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Temporary failure in name resolution") as caught:
         fake("Offline", Offline=Offline)
     for words in (
@@ -532,7 +530,7 @@ def test_who_waited_for_a_failed_download_does_not_try_again(
 ) -> None:
     """The other process fails between our look at its mark and our turn with the lock."""
     marks = iter(["", "it failed meanwhile"])
-    monkeypatch.setattr("peer.task.data._read", lambda path: next(marks))
+    monkeypatch.setattr("peer.task.torchvision_sets._read", lambda path: next(marks))
     with pytest.raises(ConfigError, match="another process could not download it"):
         fake("Offline", Offline=Offline)
     assert not (tmp_path / "cache" / "tries.log").exists()

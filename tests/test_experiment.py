@@ -1,5 +1,6 @@
 """The experiment file: what loads, what is refused and in which words, what the digest covers."""
 
+import io
 import os
 import re
 import subprocess
@@ -13,20 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer import experiment as module
 from peer.errors import ConfigError
-from peer.experiment import (
-    CHOICES,
-    NEEDS,
-    ONLY_DEFAULT,
-    USED_BY,
-    Experiment,
-    Table,
-    differing_keys,
-    disagreement,
-    from_dict,
-    load,
-)
+from peer.experiment import Experiment, PeerEntry, Table, differing_keys, disagreement, from_dict, load, reading
+from peer.experiment.choices import CHOICES, NEEDS, ONLY_DEFAULT, USED_BY
 from peer.starter import starter_text
 
 INLINE = 'task = {model = "linear", data = "inline", shards = [[[[1.0], 3.0]], [[[2.0], 5.0]]]}\n'
@@ -168,11 +158,7 @@ def contract() -> dict[str, object]:
     """Dotted key -> default of every key of the contract; None for those that have none."""
     flat: dict[str, object] = {}
     for table, keys in CONTRACT.items():
-        flat |= (
-            {f"{table}.{key}": value for key, value in keys.items()}
-            if isinstance(keys, dict)
-            else {table: keys}
-        )
+        flat |= {f"{table}.{key}": value for key, value in keys.items()} if isinstance(keys, dict) else {table: keys}
     for line in OPTIONAL.strip().splitlines():
         table, _, names = line.partition(": ")
         flat |= dict.fromkeys(f"{table}.{name}" for name in names.split(" "))
@@ -181,9 +167,7 @@ def contract() -> dict[str, object]:
 
 def test_an_empty_file_is_the_contract(write: Any) -> None:
     found = leaves(load(write("")))
-    assert {
-        key: list(value) if isinstance(value, tuple) else value for key, value in found.items()
-    } == contract()
+    assert {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()} == contract()
 
 
 def test_the_defaults_are_themselves_accepted() -> None:
@@ -236,7 +220,7 @@ def test_every_choice_names_a_key_and_builds_its_default() -> None:
         "[topology]\nthreshold = 0",
         '[algorithm]\nname = "exact"\nbuffers = "keep"\norder = "cta"\nshare = ["*"]\nf = 0',
         '[coordinator]\nmode = "none"\nquorum = 0.8',
-        '[transport]\nlisten = "tcp://[::1]:0"\nplane = "tcp"\nround_deadline_s = 2',
+        '[transport]\nlisten = "tcp://[::1]:0"\nplane = "tcp"\nround_deadline_s = 0',
         '[transport]\nlisten = "tcp://*:5555"\nadvertise = "gate.example:5555"',
         '[transport]\nlisten = "none"',
         '[record]\nparams = "every"\non_divergence = "continue"',
@@ -268,9 +252,7 @@ def test_bytes_are_utf8_in_any_locale_and_a_bom_is_passed_over(write: Any) -> No
 
 
 def test_it_loads_neither_torch_nor_numpy_nor_networkx() -> None:
-    code = (
-        "import sys, peer.experiment, peer.starter; print({'torch', 'numpy', 'networkx'} & set(sys.modules))"
-    )
+    code = "import sys, peer.experiment, peer.starter; print({'torch', 'numpy', 'networkx'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -284,10 +266,15 @@ def test_path_and_folder(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert from_dict({}).path is None
 
 
+def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("# é\nrounds = 3".encode())))
+    experiment = load("-")
+    assert (experiment.rounds, experiment.folder) == (3, tmp_path)
+
+
 def test_numbers_of_other_libraries() -> None:
-    experiment = from_dict(
-        {"rounds": np.int64(3), "task": {"lr": np.float64(0.5), "momentum": np.float32(0.5)}}
-    )
+    experiment = from_dict({"rounds": np.int64(3), "task": {"lr": np.float64(0.5), "momentum": np.float32(0.5)}})
     assert (experiment.rounds, experiment.task.lr, experiment.task.momentum) == (3, 0.5, 0.5)
 
 
@@ -437,6 +424,10 @@ def test_overrides_refused(write: Any, override: str, words: str) -> None:
         ('[faults]\nschedule = [{round = 2, kill = "peer-3"}]', "faults.schedule: [{round = 2, kill"),
         ("[transport]\noverlap = true", "transport.overlap: true is not built yet; built are: false"),
         ('[transport]\nplane = "shm"', "is not built yet; built are: auto, tcp"),
+        (
+            "[transport]\nround_deadline_s = 2",
+            "transport.round_deadline_s: 2.0 is not built yet; built are: 0.0",
+        ),
         ("[checkpoint]\nevery_rounds = 5", "checkpoint.every_rounds: 5 is not built yet; built are: 0"),
         ('[[peers]]\nname = "a"\nkey = "k"', "peers.0.key: is not built yet; leave it out"),
         ("[algorithm]\ngamma = 0.5", "algorithm.gamma: belongs to choco, and algorithm.name is dpsgd"),
@@ -569,9 +560,7 @@ def test_the_first_in_the_file_is_reported_and_the_others_counted(write: Any) ->
     path = write('eval_every = 0\nfoo = 3\nrounds = -1\n[topology]\npeers = "x"\n')
     assert str(refusal(path)) == "eval_every: 0 must be 1 or above (and 3 more)"
     path = write("[topology]\ndegree = 3\n[task]\nsizes = [3]\n[algorithm]\ngamma = 1.0")
-    assert (
-        str(refusal(path)) == "topology.degree: belongs to regular, and topology.family is ring (and 2 more)"
-    )
+    assert str(refusal(path)) == "topology.degree: belongs to regular, and topology.family is ring (and 2 more)"
 
 
 def test_long_and_odd_values_stay_short_and_printable(write: Any) -> None:
@@ -588,9 +577,7 @@ def test_deep_and_many_mistakes_stay_quick(write: Any) -> None:
     assert str(error).endswith("(and 19999 more)")
 
 
-@pytest.mark.parametrize(
-    "data", [{1: 2}, {"task": {3: 4}}, {"task": None}, {"name": "\udcff"}, {"rounds": {1}}]
-)
+@pytest.mark.parametrize("data", [{1: 2}, {"task": {3: 4}}, {"task": None}, {"name": "\udcff"}, {"rounds": {1}}])
 def test_odd_python_values(data: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         from_dict(data)
@@ -621,7 +608,7 @@ def test_no_file(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "is a folder" in str(refusal(tmp_path))
     assert "cannot be read" in str(refusal(tmp_path / "a\0b"))
     assert "cannot be read (Not a directory)" in str(refusal(write("") / "x.toml"))
-    monkeypatch.setattr(module, "MAX_FILE_BYTES", 4)
+    monkeypatch.setattr(reading, "MAX_FILE_BYTES", 4)
     assert "larger than" in str(refusal(write("rounds = 5")))
 
 
@@ -663,9 +650,7 @@ def test_counts_that_disagree(write: Any, text: str, line: str) -> None:
 
 
 def test_disagreement_takes_a_graph_files_count_too() -> None:
-    assert (
-        disagreement({"topology.peers": 5, "graph.edges": 6}) == "topology.peers = 5, but graph.edges has 6"
-    )
+    assert disagreement({"topology.peers": 5, "graph.edges": 6}) == "topology.peers = 5, but graph.edges has 6"
     assert disagreement({"topology.peers": 5, "graph.edges": 5}) == ""
     assert disagreement({}) == ""
 
@@ -739,14 +724,11 @@ def test_differing_keys() -> None:
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 not_negative = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
-names = st.text(
-    st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1, max_size=20
-).filter(lambda name: name not in (".", ".."))
+names = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..")
+)
 plain = st.recursive(
-    st.booleans()
-    | finite
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.text(st.characters(exclude_categories=["Cs"])),
+    st.booleans() | finite | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=6,
 )
@@ -789,9 +771,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             **draw(st.sampled_from([{}, {"peers": n}])),
         },
         "record": {"params": draw(built("record.params"))},
-        **draw(
-            st.sampled_from([{}, {"peers": [{"name": name, "position": draw(vector)} for name in peers]}])
-        ),
+        **draw(st.sampled_from([{}, {"peers": [{"name": name, "position": draw(vector)} for name in peers]}])),
     }
 
 
@@ -811,7 +791,7 @@ def test_to_toml_loads_back_to_an_equal_experiment(data: dict[str, Any]) -> None
 def built_keys() -> set[str]:
     """The keys that an experiment can use now."""
     keys = {key for key in contract() if not key.startswith("coordinator.")} | {"coordinator.mode"}
-    keys |= {f"peers.{name}" for name in module.PeerEntry.model_fields}
+    keys |= {f"peers.{name}" for name in PeerEntry.model_fields}
     keys -= {key for key in keys for only in ONLY_DEFAULT if key == only or key.startswith(only + ".")}
     for key, (other, users) in USED_BY.items():
         choice = CHOICES[other]

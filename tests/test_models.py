@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from peer.errors import ConfigError
-from peer.task.data import DataSet, load_data
+from peer.task.data import load_data
+from peer.task.dataset import DataSet
 from peer.task.factory import call_factory, load_factory, own_traceback, source_hash
 from peer.task.models import BuiltModel, build_model, default_loss, pick_output
 
@@ -58,9 +59,7 @@ def parameter_count(module: nn.Module) -> int:
 # --- models by name
 
 
-@pytest.mark.parametrize(
-    ("spec", "parameters"), [("cnn", 9_098), ("mlp", 784 * 64 + 64 + 650), ("softmax", 7_850)]
-)
+@pytest.mark.parametrize(("spec", "parameters"), [("cnn", 9_098), ("mlp", 784 * 64 + 64 + 650), ("softmax", 7_850)])
 def test_classifiers_of_the_digits(spec: str, parameters: int) -> None:
     built = build(spec)
     assert parameter_count(built.module) == parameters
@@ -186,9 +185,7 @@ def test_outputs_that_are_no_tensor_are_named() -> None:
         ((tensor, None), "a tuple of Tensor, NoneType"),
         (object(), "a object"),
     ]:
-        with pytest.raises(
-            ConfigError, match=rf"mine:net: the model returns {words}; .*\(module, loss\)"
-        ) as caught:
+        with pytest.raises(ConfigError, match=rf"mine:net: the model returns {words}; .*\(module, loss\)") as caught:
             pick_output(output, "mine:net")
         assert caught.value.key == "task.model"
 

@@ -50,17 +50,13 @@ def test_dirichlet_leaves_no_peer_empty(labels: Any, peers: int, alpha: float, s
 
 
 @given(labels=label_arrays, peers=st.integers(1, 20), each=st.integers(1, 7), seed=st.integers(0, 99))
-def test_by_class_gives_each_peer_its_number_of_classes(
-    labels: Any, peers: int, each: int, seed: int
-) -> None:
+def test_by_class_gives_each_peer_its_number_of_classes(labels: Any, peers: int, each: int, seed: int) -> None:
     try:
         shards = cut("by_class", peers, labels, seed, classes_per_peer=each)
     except ConfigError:
         classes, counts = np.unique(labels, return_counts=True)
         holders = -(-peers * each // len(classes))
-        assert (
-            each > len(classes) or peers * each < len(classes) or peers > len(labels) or min(counts) < holders
-        )
+        assert each > len(classes) or peers * each < len(classes) or peers > len(labels) or min(counts) < holders
         return
     assert_each_row_once(shards, len(labels))
     assert [len(set(labels[shard].tolist())) for shard in shards] == [each] * peers
@@ -133,9 +129,7 @@ REFUSED: list[tuple[str, int, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "peers", "arguments", "key", "words"), REFUSED)
-def test_what_cannot_be_is_refused(
-    kind: str, peers: int, arguments: dict[str, Any], key: str, words: str
-) -> None:
+def test_what_cannot_be_is_refused(kind: str, peers: int, arguments: dict[str, Any], key: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         cut(kind, peers, **arguments)
     assert caught.value.key == key

@@ -1,5 +1,6 @@
 """A topology as data: the graph, who its nodes are, where they stand; and the one error of this package."""
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,8 @@ def _weight(u: Hashable, v: Hashable, weight: object) -> float:
     try:
         number = float(weight)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        number = float("nan")
-    if not np.isfinite(number):
+        number = math.nan
+    if not math.isfinite(number):
         raise TopologyError("family", f"the edge {u} {v} has the weight {weight!r}: a finite number is needed")
     return number
 
@@ -90,8 +91,8 @@ def _point(node: Hashable, attributes: dict[str, object]) -> tuple[float, float]
     try:
         x, y = (float(part) for part in parts)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        x = y = float("nan")
-    if not np.isfinite([x, y]).all():
+        x = y = math.nan
+    if not (math.isfinite(x) and math.isfinite(y)):
         raise TopologyError("family", f"the node {node} has the position {given!r}: two finite numbers are needed")
     return x, y
 

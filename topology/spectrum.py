@@ -5,7 +5,7 @@ Xiao and Boyd 2004, "Fast linear iterations for distributed averaging": for a sy
 """
 
 import math
-import warnings
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,11 @@ from topology.weights import stochasticity
 _NOTHING = 1e-12  # below this, and within it of 1, a modulus is 0 or 1 plus rounding
 _DENSE_UP_TO = 1500  # peers
 _DENSE_IF_NEED_BE = 4000
-_RESTARTS = 2000
+_RESTARTS = 1000
+_ARNOLDI_VECTORS = 80
+_GAVE_UP = (sparse_linalg.ArpackError, RuntimeError, MemoryError)  # not converged, singular, too much fill-in
+
+_Vector = NDArray[np.float64]
 
 
 def slem(W: sparse.csr_array) -> float:
@@ -36,10 +40,10 @@ def slem(W: sparse.csr_array) -> float:
     row = _circulant_row(W)
     if row is not None:
         return _second(np.fft.fft(row))
-    symmetric = abs(W - W.T).max() <= _NOTHING
-    if count <= _DENSE_UP_TO:
-        return _dense(W, symmetric)
-    return _large(W, symmetric)
+    form = _symmetric_form(W)
+    if form is None:
+        return _dense(W, linalg.eigvals) if count <= _DENSE_UP_TO else _large_directed(W)
+    return _dense(form[0], linalg.eigvalsh) if count <= _DENSE_UP_TO else _large_symmetric(*form)
 
 
 def spectral_gap(W: sparse.csr_array) -> float:
@@ -83,61 +87,97 @@ def _circulant_row(W: sparse.csr_array) -> NDArray[np.float64] | None:
     return row
 
 
-def _dense(W: sparse.csr_array, symmetric: bool) -> float:
-    full = W.toarray()
-    return _second(linalg.eigvalsh(full) if symmetric else linalg.eigvals(full))
+def _symmetric_form(W: sparse.csr_array) -> tuple[sparse.csr_array, _Vector] | None:
+    """Return a symmetric matrix with the eigenvalues of W and its unit eigenvector for 1; None if none is known.
+
+    Metropolis weights are symmetric. Uniform ones on an undirected graph are reversible: W_ij / W_ii is symmetric,
+    and so is D^-1/2 W D^1/2, where D is the diagonal of W.
+    """
+    if abs(W - W.T).max() <= _NOTHING:
+        return W, _unit(np.ones(W.shape[0]))
+    own = W.diagonal()
+    if own.min() <= 0.0:
+        return None
+    balanced = sparse.diags_array(1.0 / own) @ W
+    if abs(balanced - balanced.T).max() > _NOTHING:
+        return None
+    S = sparse.diags_array(own**-0.5) @ W @ sparse.diags_array(own**0.5)
+    return sparse.csr_array(S), _unit(own**-0.5)
 
 
-def _large(W: sparse.csr_array, symmetric: bool) -> float:
-    """Iterate; where that does not converge, try shift and invert, then the dense way, then an estimate."""
-    start = np.random.Generator(np.random.Philox(0)).standard_normal(W.shape[0])  # the same answer every time
+def _unit(x: _Vector) -> _Vector:
+    return x / math.sqrt(float(x @ x))
+
+
+def _dense(W: sparse.csr_array, eigenvalues: Callable[[_Vector], _Vector]) -> float:
+    return _second(eigenvalues(W.toarray()))
+
+
+# --- large matrices: Lanczos and Arnoldi iterations, and what to do where they do not converge
+
+
+def _large_symmetric(S: sparse.csr_array, agreed: _Vector) -> float:
+    start = _start(len(agreed))
     try:
-        return _iterated(W, symmetric, start)
-    except (sparse_linalg.ArpackError, RuntimeError):  # not converged
-        pass
-    if symmetric:
-        try:
-            return _inverted(W, start)
-        except (sparse_linalg.ArpackError, RuntimeError, MemoryError):
-            pass
-    return _dense(W, symmetric) if W.shape[0] <= _DENSE_IF_NEED_BE else _estimated(W, start)
-
-
-def _iterated(W: sparse.csr_array, symmetric: bool, start: NDArray[np.float64]) -> float:
-    find = sparse_linalg.eigsh if symmetric else sparse_linalg.eigs
-    if stochasticity(W) == "doubly":  # the mean is an eigenvector on both sides: take it away and the next one leads
-        found = find(_without_mean(W), k=1, which="LM", v0=start, maxiter=_RESTARTS, return_eigenvectors=False)
+        rest = _without(S, agreed)
+        found = sparse_linalg.eigsh(rest, k=1, v0=start, maxiter=_RESTARTS, return_eigenvectors=False)
         return _cleaned(float(np.abs(found).max()))
-    found = find(W, k=4, which="LM", v0=start, maxiter=_RESTARTS, return_eigenvectors=False)
-    return _second(found)
+    except _GAVE_UP:
+        pass
+    try:
+        return _inverted(S, start)
+    except _GAVE_UP:
+        return _dense(S, linalg.eigvalsh) if len(agreed) <= _DENSE_IF_NEED_BE else _estimated(S, agreed)
 
 
-def _without_mean(W: sparse.csr_array) -> sparse_linalg.LinearOperator:
-    def apply(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        mixed = W @ (x - x.mean())
-        centred: NDArray[np.float64] = mixed - mixed.mean()
-        return centred
-
-    return sparse_linalg.LinearOperator(W.shape, matvec=apply, rmatvec=apply, dtype=np.float64)
-
-
-def _inverted(W: sparse.csr_array, start: NDArray[np.float64]) -> float:
-    """Return the larger of the moduli next to 1 and -1 (paths and grids: a tiny gap, but little fill-in)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sparse_linalg.MatrixRankWarning)
-        top = sparse_linalg.eigsh(W, k=2, sigma=1.0 + 1e-9, v0=start, return_eigenvectors=False)
-        bottom = sparse_linalg.eigsh(W, k=1, sigma=-1.0 - 1e-9, v0=start, return_eigenvectors=False)
-    return _cleaned(max(abs(float(top.min())), abs(float(bottom[0]))))
+def _large_directed(W: sparse.csr_array) -> float:
+    agreed = _unit(np.ones(W.shape[0]))
+    search = {"v0": _start(len(agreed)), "ncv": _ARNOLDI_VECTORS, "maxiter": _RESTARTS}
+    try:
+        if stochasticity(W) != "doubly":
+            return _second(sparse_linalg.eigs(W, k=4, return_eigenvectors=False, **search))
+        # The mean is an eigenvector on both sides: without it the next one leads.
+        rest = _without(W, agreed)
+        return _cleaned(float(np.abs(sparse_linalg.eigs(rest, k=1, return_eigenvectors=False, **search)).max()))
+    except _GAVE_UP:
+        return _dense(W, linalg.eigvals) if len(agreed) <= _DENSE_IF_NEED_BE else _estimated(W, agreed)
 
 
-def _estimated(W: sparse.csr_array, start: NDArray[np.float64], rounds: int = 1000) -> float:
+def _start(count: int) -> _Vector:
+    return np.random.Generator(np.random.Philox(0)).standard_normal(count)  # the same answer every time
+
+
+def _without(W: sparse.csr_array, agreed: _Vector) -> sparse_linalg.LinearOperator:
+    """Return W on the complement of agreement, the eigenvector of 1: the next eigenvalue leads there."""
+
+    def apply(x: _Vector) -> _Vector:
+        mixed: _Vector = W @ (x - agreed * (agreed @ x))
+        return mixed - agreed * (agreed @ mixed)
+
+    return sparse_linalg.LinearOperator(W.shape, matvec=apply, dtype=np.float64)
+
+
+def _inverted(S: sparse.csr_array, start: _Vector) -> float:
+    """Shift to just beyond an end of the spectrum and invert (paths and grids: a tiny gap, but little fill-in)."""
+    top = float(sparse_linalg.eigsh(S, k=2, sigma=1.0 + 1e-9, v0=start, return_eigenvectors=False).min())
+    lowest = float((S.diagonal() - (abs(S).sum(axis=1) - abs(S.diagonal()))).min())  # Gershgorin
+    if abs(top) >= -lowest:
+        return _cleaned(abs(top))
+    bottom = sparse_linalg.eigsh(S, k=1, sigma=lowest - 1e-9, v0=start, return_eigenvectors=False)
+    return _cleaned(max(abs(top), abs(float(bottom[0]))))
+
+
+def _estimated(W: sparse.csr_array, agreed: _Vector, rounds: int = 1000) -> float:
     """Return how much a round shrinks the disagreement after many of them."""
-    x = start
-    sizes = []
+    rest = _without(W, agreed)
+    x = _unit(_start(len(agreed)))
+    logarithms = []
     for _ in range(rounds):
-        x = W @ (x - x.mean())
-        sizes.append(float(np.ptp(x)))
-        if sizes[-1] == 0.0:
+        x = rest.matvec(x)
+        size = math.sqrt(float(x @ x))
+        if size == 0.0:
             return 0.0
-        x = x / sizes[-1]
-    return _cleaned(min(1.0, math.exp(math.fsum(map(math.log, sizes[rounds // 2 :])) / (rounds - rounds // 2))))
+        logarithms.append(math.log(size))
+        x = x / size
+    late = logarithms[rounds // 2 :]
+    return _cleaned(min(1.0, math.exp(math.fsum(late) / len(late))))

@@ -62,12 +62,8 @@ def screen(heard: HeardMessages) -> tuple[HeardMessages, list[int]]:
     if not bad:
         return heard, []
     freed = [heard.terms[i][0] for i in bad]
-    kept = tuple(
-        (fsum((weight, *freed)) if own else weight, message, own)
-        for i, (weight, message, own) in enumerate(heard.terms)
-        if i not in bad
-    )
-    return HeardMessages(kept), bad
+    kept = (term for i, term in enumerate(heard.terms) if i not in bad)
+    return HeardMessages(tuple((fsum((w, *freed)) if own else w, message, own) for w, message, own in kept)), bad
 
 
 def is_finite(message: Message) -> bool:

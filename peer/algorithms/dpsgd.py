@@ -14,6 +14,7 @@ stochastic; with rows that sum to 1 and columns that do not, the limit is a weig
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Heard, Message, State
@@ -57,7 +58,7 @@ class CombineThenAdapt:
     scope: Literal["peer"] = "peer"
 
     def init(self, x: Tensor) -> State:
-        return {"x": x, "delta": x * 0}
+        return {"x": x, "delta": torch.zeros_like(x)}
 
     def at(self, state: State) -> Tensor:
         return state["x"]

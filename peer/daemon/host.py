@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import torch
 
@@ -21,7 +22,16 @@ from peer.assembly import Assembly
 from peer.daemon.child import run_child
 from peer.daemon.pipe import Pipe
 from peer.divergence import has_diverged
-from peer.record import Divergence, Ended, PeerScore, Row, consensus_distance, history_entry, metric_row
+from peer.record import (
+    Divergence,
+    Ended,
+    PeerScore,
+    Row,
+    consensus_distance,
+    farthest_from_mean,
+    history_entry,
+    metric_row,
+)
 from peer.task.task import Task
 
 STOP_S = 9.5
@@ -92,7 +102,6 @@ class Host:
         self._diverged: Divergence | None = None
         self._diverged_s = 0.0
         self._began_s = monotonic()
-        self.first_round_s: float | None = None
         torch.set_num_threads(1)  # a thread pool would not survive the fork
         self.peers: list[PeerView] = []
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
@@ -153,8 +162,6 @@ class Host:
                         other.pipe.send("endpoints", endpoints=[p.endpoint for p in self.peers])
             case "progress":
                 peer.progress = fields
-                if self.first_round_s is None and all(p.progress.get("round", 0) >= 1 for p in self.peers):
-                    self.first_round_s = monotonic() - self._began_s
             case "figures":
                 score = _score(fields)
                 peer.score = score
@@ -162,7 +169,7 @@ class Host:
                 self._open.setdefault(fields["round"], {})[i] = (score, params, fields["payload_bytes"])
                 seconds = monotonic() - self._began_s
                 self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
-            case "alert":
+            case "alert" if self._stopped_s is None:  # once stopped, everybody sees everybody leave
                 names = self.assembly.names
                 text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]}: {fields['text']}"
                 self.observers.alert(peer.name, text)
@@ -239,8 +246,7 @@ class Host:
         if self._at_start is None:
             self._at_start = ([s.loss or 0.0 for s in scores], consensus)
         elif has_diverged(consensus, self._at_start[1]):
-            farthest = int(np.argmax(((params - params.mean(axis=0)) ** 2).sum(axis=1)))
-            self._note_divergence(Divergence(round, self.assembly.names[sorted(figures)[farthest]]))
+            self._note_divergence(Divergence(round, self.assembly.names[sorted(figures)[farthest_from_mean(params)]]))
 
     # ---- The end
 
@@ -257,11 +263,29 @@ class Host:
         ended.wire_bytes_sent = sum(end["wire_bytes"] for end in ran)
         ended.short_rounds = sum(end["short_rounds"] for end in ran)
         ended.gradients = sum(end["gradients"] for end in ran)
-        ended.lost = [peer.name for peer in self.peers if peer.is_lost]
+        cut_off = self._cut_off()
+        ended.lost = [peer.name for i, peer in enumerate(self.peers) if peer.is_lost or i in cut_off]
         ended.params = [self._params(peer) for peer in self.peers]
         ended.outcome, ended.why = self._outcome(ends)
         ended.details = next((end["details"] for end in ends if end.get("details")), "")
         return ended
+
+    def _cut_off(self) -> set[int]:
+        """Return the peers that ended, but apart from the others: they had been taken for dead.
+
+        Of the peers that heard each other at the end, the largest group is the run.
+        """
+        if self._stopped_s is not None:  # then everybody sees everybody leave
+            return set()
+        ended = [i for i, peer in enumerate(self.peers) if peer.end is not None]
+        gave_up = {(i, int(j)) for i in ended for j in (self.peers[i].end or {}).get("lost", {})}
+        cut_off: set[int] = set()
+        for group in nx.connected_components(self.assembly.graph.to_undirected().subgraph(ended)):
+            kept = nx.Graph(self.assembly.graph.to_undirected().subgraph(group))
+            kept.remove_edges_from([(i, j) for i, j in gave_up if i in group and j in group])
+            parts = sorted(nx.connected_components(kept), key=lambda part: (-len(part), min(part)))
+            cut_off.update(*parts[1:])
+        return cut_off
 
     def _params(self, peer: PeerView) -> np.ndarray | None:
         raw = (peer.end or {}).get("params")

@@ -31,14 +31,14 @@ def pack(message: Message) -> memoryview:
     return joined.numpy().data
 
 
-def unpack(payload: bytearray, form: Form, device: torch.device) -> Message:
+def unpack(payload: bytearray | memoryview, form: Form, device: torch.device) -> Message:
     """Return the message in these bytes, whose number is that of the form. Shares their memory on the CPU."""
     assert len(payload) == form.size_bytes
     message, offset = {}, 0
     for name, shape, dtype in form.fields:
         count = torch.Size(shape).numel()
-        tensor = torch.frombuffer(payload, dtype=dtype, count=count, offset=offset).view(shape)
-        message[name] = tensor.to(device)
+        tensor = torch.frombuffer(payload, dtype=dtype, count=count, offset=offset) if count else torch.empty(0)
+        message[name] = tensor.to(dtype).view(shape).to(device)
         offset += count * dtype.itemsize
     return message
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from time import monotonic
 
 import numpy as np
-import torch
 
 from peer.assembly import Assembly, device_of
-from peer.daemon.launch import save_model, take_seat
+from peer.daemon.launch import Seat, save_model, take_seat
 from peer.daemon.node import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import PeerEntry
@@ -93,22 +92,23 @@ def seat_of(assembly: Assembly, name: str) -> PeerId:
     return me
 
 
-def run(
-    assembly: Assembly,
-    task: Task,
-    me: PeerId,
-    run_folder: Path | None,
-    observers: Observers,
-    stop: Callable[[], bool],
-) -> Ended:
-    """Run this machine's daemon to its end."""
-    e, name = assembly.experiment, assembly.names[me]
-    torch.set_num_threads(e.task.threads)
+def bind(assembly: Assembly, task: Task, me: PeerId) -> Seat:
+    """Take this machine's seat. Raises ConfigError when its address cannot be bound."""
     entry = _entry(assembly, me)
-    device = device_of(entry.device if entry and entry.device else e.task.device, 0)
-    seat = take_seat(assembly, task, me, device, _listen_endpoint(assembly, me))
-    endpoints = {peer: _dial_endpoint(assembly, peer) for peer in seat.gossip.neighbours}
-    seat.dial(endpoints)
+    device = device_of(entry.device if entry and entry.device else assembly.experiment.task.device, 0)
+    try:
+        return take_seat(assembly, task, me, device, _listen_endpoint(assembly, me))
+    except ConfigError as error:
+        if error.key != "transport.listen" or entry is None or entry.address is None:
+            raise
+        key = f"peers.{entry.name}.{'listen' if entry.listen else 'address'}"
+        raise ConfigError(key, error.problem) from error
+
+
+def run(seat: Seat, run_folder: Path | None, observers: Observers, stop: Callable[[], bool]) -> Ended:
+    """Run this machine's daemon to its end."""
+    assembly, name = seat.assembly, seat.assembly.names[seat.me]
+    seat.dial({peer: _dial_endpoint(assembly, peer) for peer in seat.gossip.neighbours})
     if seat.links.endpoint is not None:
         observers.alert(f"listening on {seat.links.endpoint}")
     reporter = _OwnReporter(assembly, name, observers, stop)

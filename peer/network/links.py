@@ -3,17 +3,22 @@
 A `Links` belongs to one thread. It binds one ROUTER for the peers that dial, has one DEALER for each peer it dials,
 greets, and turns frames into events. Sockets never linger, never queue for a peer that is not there, and bound every
 frame that they accept.
+
+The side that dials sends `Hello` on each new connection, and the other answers `Welcome`; only then does either send
+its stream, from the first item that is not acknowledged. So an item may arrive twice, but none is missed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from time import monotonic
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from peer.errors import ConfigError, WireError
-from peer.network.greeting import Greeting, from_wire, refusal
+from peer.network.greeting import Greeting, from_wire, plain, refusal
 from peer.network.stream import Incoming, Outgoing
 from peer.network.wire import (
     CHUNK_BYTES,
@@ -22,11 +27,11 @@ from peer.network.wire import (
     Ack,
     Beat,
     Chunk,
-    End,
+    Goodbye,
     Header,
     Hello,
-    Mixed,
     Refuse,
+    RoundDone,
     Welcome,
     decode,
     encode,
@@ -42,6 +47,9 @@ RECONNECT_MAX_MS = 2000
 FLUSH_S = 0.5
 """How long `close` waits at most for the last acknowledgements."""
 
+ALERTS = 8
+"""How many different alerts there are about one neighbour, and about all strangers together."""
+
 LinkEvent = Greeted | Severed | Received | Alert
 
 
@@ -53,21 +61,35 @@ class Traffic:
     wire_bytes: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Link:
     """One neighbour: how to reach it, and the two halves of its stream."""
 
     peer: PeerId
+    name: str
     incoming: Incoming
     outgoing: Outgoing = field(default_factory=Outgoing)
     dealer: "zmq.Socket[bytes] | None" = None
     monitor: "zmq.Socket[bytes] | None" = None
     route: bytes | None = None  # at the ROUTER, for a peer that dials
-    session: str = ""
-    greeted: bool = False  # on the connection there is now
-    was_connected: bool = False
+    connection: int = 0  # its number, counted by the side that dials
+    stands: bool = False  # the connection that was dialled
+    greeted: bool = False  # on the connection there is now: the stream may be sent
+    session: str = ""  # of the process that was greeted
+    trusted: bool = False  # that process passed the greeting, and has neither refused ours nor broken the protocol
+    owes_ack: bool = False  # the last one found a full queue, or no connection
     connecting_since_s: float = 0.0
     turned_away: str = ""  # why this peer is no longer spoken to
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of either stream has arrived."""
+        return bool(self.incoming.next_wanted or self.outgoing.acknowledged_until)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether an acknowledgement may still come: not from a peer that has said goodbye and then gone."""
+        return self.trusted and not self.outgoing.is_empty() and (self.greeted or not self.incoming.ended)
 
 
 class Links:
@@ -89,11 +111,15 @@ class Links:
         self.traffic = Traffic()
         self.endpoint: str | None = None
         self._greeting = greeting
-        self._names = dict(names)
-        self._ids = {name: peer for peer, name in names.items()}
-        self._links = {peer: _Link(peer, Incoming(payload_bytes)) for peer in names}
+        self._greeting_fields = greeting.to_wire()
+        self._links = {peer: _Link(peer, name, Incoming(payload_bytes)) for peer, name in names.items()}
+        self._by_name = {link.name: link for link in self._links.values()}
         self._by_route: dict[bytes, _Link] = {}
+        self._most_messages = 4 * len(payload_bytes) + 4  # unacknowledged ones; a right neighbour keeps half of it free
+        self._news: list[LinkEvent] = []  # what `send` found out, for the next `poll`
         self._said: set[str] = set()
+        self._alerts: Counter[str] = Counter()
+        self._drained_s = monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
@@ -107,24 +133,31 @@ class Links:
         self._poller.register(descriptor, zmq.POLLIN)
 
     def dial(self, peer: PeerId, endpoint: str) -> None:
-        """Connect to a neighbour, now or whenever it comes up."""
+        """Connect to a neighbour, now or whenever it comes up. Raises ConfigError for what is no endpoint."""
         link = self._links[peer]
+        assert link.dealer is None, f"{link.name} is dialled twice"
         dealer = self._context.socket(zmq.DEALER)
-        _bound_queues(dealer)
-        dealer.setsockopt(zmq.IMMEDIATE, 1)
+        _set_up(dealer, endpoint)
         dealer.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
         dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        link.monitor = dealer.get_monitor_socket()
-        link.dealer = dealer
-        dealer.connect(endpoint)
+        link.monitor, link.dealer = dealer.get_monitor_socket(), dealer
         self._poller.register(dealer, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
+        try:
+            dealer.connect(endpoint)
+        except zmq.ZMQError as error:
+            self._hang_up(link)
+            raise ConfigError(
+                f"peers.{link.name}.address", f"{endpoint} cannot be dialled ({zmq.strerror(error.errno or 0)})"
+            ) from None
 
     def poll(self, timeout_s: float) -> list[LinkEvent]:
         """Wait for something to happen, then take in all that has arrived."""
-        self._poller.poll(max(0, int(timeout_s * 1000)))
-        return list(self._drain())
+        self._poller.poll(0 if self._news else max(0, ceil(timeout_s * 1000)))
+        events = [*self._news, *self._drain()]
+        self._news.clear()
+        return events
 
     def send(self, peer: PeerId, message: Message) -> None:
         """Queue a message for a neighbour; it is delivered once, in order, for as long as the neighbour lives."""
@@ -133,6 +166,11 @@ class Links:
             return
         if isinstance(message, Heartbeat):
             self._transmit(link, Beat(message.round))
+            return
+        if link.outgoing.messages == self._most_messages:
+            if link.trusted:
+                self._distrust(link)
+                self._news.append(Severed(peer, "it acknowledges nothing of what it is sent"))
             return
         link.outgoing.put(message)
         if isinstance(message, Data):
@@ -146,24 +184,25 @@ class Links:
                 continue
             if link.greeted:
                 self._transmit(link, Beat(round))
-                self._transmit(link, Ack(link.incoming.next_wanted))  # an earlier one may have found a full queue
                 self._push(link)
             elif link.dealer is not None:
-                self._transmit(link, Hello(self._greeting.to_wire()))
+                self._say_hello(link)
 
     def turn_away(self, peer: PeerId, reason: str) -> None:
-        """Speak to this neighbour no more: it was counted as lost."""
+        """Speak to this neighbour no more: it was counted as lost. It is told so, now and whenever it speaks."""
         link = self._links[peer]
+        self._distrust(link)
         link.turned_away = reason
-        link.greeted = False
         link.outgoing = Outgoing()
-        self._hang_up(link)
+        self._transmit(link, self._dismissal(link))
 
     def close(self) -> None:
         """Flush what the neighbours that are there still have to get, for `FLUSH_S` at most, and close everything."""
         until_s = monotonic() + FLUSH_S
-        while monotonic() < until_s and any(x.greeted and not x.outgoing.is_empty() for x in self._links.values()):
+        while monotonic() < until_s and any(link.is_waited_for for link in self._links.values()):
             self.poll(0.02)
+            for link in self._links.values():
+                link.owes_ack |= link.greeted  # once more: so it shows at a ROUTER whether the other side is gone
         for link in self._links.values():
             self._hang_up(link)
         if self._router is not None:
@@ -173,15 +212,17 @@ class Links:
     # ---- Frames in
 
     def _drain(self) -> Iterator[LinkEvent]:
+        began_s = monotonic()
         if self._router is not None:
             for frames in _arrived(self._router):
                 yield from self._routed(frames[0].bytes, frames[1:])
-        for link in list(self._links.values()):
+        for link in self._links.values():
             if link.dealer is not None:
-                for frames in _arrived(link.dealer):
-                    yield from self._guarded(link, frames)
-            if link.monitor is not None:
-                yield from self._monitored(link)
+                yield from self._dialled(link, link.dealer)
+        for link in self._links.values():
+            if link.owes_ack:
+                link.owes_ack = not self._transmit(link, Ack(link.incoming.next_wanted))
+        self._drained_s = began_s
 
     def _routed(self, route: bytes, frames: list[zmq.Frame]) -> Iterator[LinkEvent]:
         link = self._by_route.get(route)
@@ -191,83 +232,123 @@ class Links:
         try:
             header, _ = decode([frame.buffer for frame in frames])
             if isinstance(header, Hello):
-                yield from self._hello(route, from_wire(header.greeting))
+                yield from self._hello(route, header)
+            elif isinstance(header, Refuse):
+                yield from self._once("", f"the other side of a connection says: {plain(header.reason)}")
         except WireError as error:
-            yield from self._once(f"a stranger sent {error}: ignored")
+            yield from self._once("", f"a stranger sent {error}: ignored")
+
+    def _dialled(self, link: _Link, dealer: "zmq.Socket[bytes]") -> Iterator[LinkEvent]:
+        refuses = self._follow(link)  # before the frames: what came ahead of a break is in the queue by now
+        for frames in _arrived(dealer):
+            yield from self._guarded(link, frames)
+        if refuses and link.trusted and not link.greeted and not link.incoming.ended:
+            yield Severed(link.peer, "its connection broke and its address refuses new ones")
 
     def _guarded(self, link: _Link, frames: list[zmq.Frame]) -> Iterator[LinkEvent]:
-        if link.turned_away:
-            return
         try:
             header, body = decode([frame.buffer for frame in frames])
+            if link.turned_away:
+                if isinstance(header, Hello | Beat):
+                    self._transmit(link, self._dismissal(link))
+                return
             yield from self._dispatch(link, header, body)
         except WireError as error:
-            yield Severed(link.peer, f"broke the protocol with {error}")
+            yield from self._part(link, f"it broke the protocol with {error}")
 
     def _dispatch(self, link: _Link, header: Header, body: memoryview | None) -> Iterator[LinkEvent]:
         match header:
-            case Hello(fields) if link.route is not None:
-                yield from self._hello(link.route, from_wire(fields))
-            case Welcome(fields) if link.dealer is not None:
-                yield from self._welcome(link, from_wire(fields))
+            case Hello() if link.route is not None:
+                yield from self._hello(link.route, header)
+            case Welcome(connection, fields) if link.dealer is not None and not link.greeted:
+                if connection == link.connection:  # and not one that stood before
+                    yield from self._welcome(link, from_wire(fields))
             case Refuse(reason):
-                yield from self._once(f"{self._names[link.peer]} refuses the greeting: {reason}")
-            case Beat(round) if link.greeted:
+                yield from self._part(link, f"it refuses this peer: {plain(reason, TEXT_CHARACTERS)}")
+            case Beat(round) if link.trusted:
                 yield Received(link.peer, Heartbeat(round))
-            case Ack(next_wanted) if link.greeted:
+            case Ack(next_wanted) if link.trusted:
                 link.outgoing.acknowledged(next_wanted)
                 self._push(link)
-            case Chunk() | Mixed() | End() if link.greeted:
+            case Chunk() | RoundDone() | Goodbye() if link.trusted:
                 message = link.incoming.take(header, body)
-                self._transmit(link, Ack(link.incoming.next_wanted))
+                link.owes_ack = not self._transmit(link, Ack(link.incoming.next_wanted))
                 if message is not None:
                     yield Received(link.peer, message)
 
+    def _part(self, link: _Link, reason: str) -> Iterator[LinkEvent]:
+        """Take note that a neighbour cannot be talked to; before the first greeting that may still change."""
+        if link.trusted:
+            self._distrust(link)
+            yield Severed(link.peer, reason)
+        elif not link.turned_away:
+            yield from self._once(link.name, f"{link.name}: {reason}")
+
+    def _distrust(self, link: _Link) -> None:
+        link.trusted = link.greeted = link.owes_ack = False
+
     # ---- Greetings
 
-    def _hello(self, route: bytes, theirs: Greeting) -> Iterator[LinkEvent]:
-        assert self._router is not None
-        peer = self._ids.get(theirs.name)
-        link = None if peer is None else self._links[peer]
-        if link is None or link.dealer is not None:
-            reason = f"{theirs.name} is not a neighbour that dials {self._greeting.name}"
-        else:
-            reason = self._objection(link, theirs) or ""
-        if reason or link is None:
-            self._send_frames(self._router, [route, encode(Refuse(reason[:TEXT_CHARACTERS]))])
-            yield from self._once(f"the greeting of {theirs.name} was refused: {reason}")
+    def _say_hello(self, link: _Link) -> None:
+        if link.turned_away:
+            self._transmit(link, self._dismissal(link))
             return
-        new_connection = link.route != route
+        self._transmit(link, Hello(link.connection, link.name, self._greeting_fields))
+
+    def _hello(self, route: bytes, hello: Hello) -> Iterator[LinkEvent]:
+        assert self._router is not None
+        theirs = from_wire(hello.greeting)
+        link, known = self._by_name.get(theirs.name), self._by_route.get(route)
+        if known not in (None, link):
+            raise WireError(f"the name {theirs.name} on a connection of {known.name if known else ''}")
+        reason: str | None = f"{theirs.name} is not a neighbour that dials {self._greeting.name}"
+        if hello.to != self._greeting.name:
+            reason = f"{theirs.name} looks for {plain(hello.to)}, and this is {self._greeting.name}"
+        elif link is not None and link.dealer is None:
+            reason = self._objection(link, theirs)
+        if reason or link is None:
+            self._send_frames(self._router, [route, encode(Refuse((reason or "")[:TEXT_CHARACTERS]))])
+            yield from self._once(link.name if link else "", f"the greeting of {theirs.name} was refused: {reason}")
+            return
         if link.route is not None:
             self._by_route.pop(link.route, None)
-        link.route, link.session = route, theirs.session
+        is_new = not link.greeted or link.route != route or link.connection != hello.connection
+        link.route, link.connection = route, hello.connection
         self._by_route[route] = link
-        self._transmit(link, Welcome(self._greeting.to_wire()))
-        yield from self._greeted(link, new_connection)
+        welcomed = self._transmit(link, Welcome(hello.connection, self._greeting_fields))
+        if is_new and not welcomed:
+            link.greeted = False  # it says Hello again
+            return
+        yield from self._greeted(link, theirs, is_new)
 
     def _welcome(self, link: _Link, theirs: Greeting) -> Iterator[LinkEvent]:
-        if self._names[link.peer] != theirs.name:
-            reason: str | None = f"{self._names[link.peer]} was expected at this address, and {theirs.name} answered"
+        if link.name != theirs.name:
+            reason: str | None = f"{link.name} was expected at this address, and {theirs.name} answered"
         else:
             reason = self._objection(link, theirs)
         if reason:
             self._transmit(link, Refuse(reason[:TEXT_CHARACTERS]))
-            yield from self._once(f"the greeting of {theirs.name} was refused: {reason}")
+            yield from self._part(link, f"its greeting was refused: {reason}")
             return
-        link.session = theirs.session
-        yield from self._greeted(link, not link.greeted)
+        yield from self._greeted(link, theirs, True)
 
     def _objection(self, link: _Link, theirs: Greeting) -> str | None:
         if link.turned_away:
-            return f"it was counted as lost ({link.turned_away})"
-        if link.session and link.session != theirs.session and link.incoming.next_wanted:
-            return "it was started anew in the middle of the run, which is not built yet"
+            return self._dismissal(link).reason
+        if link.session not in ("", theirs.session) and link.has_begun:
+            return f"{link.name} was started anew in the middle of the run, which is not built yet"
         return refusal(self._greeting, theirs)
 
-    def _greeted(self, link: _Link, new_connection: bool) -> Iterator[LinkEvent]:
-        if new_connection:
-            link.greeted = True
+    def _dismissal(self, link: _Link) -> Refuse:
+        text = f"{link.name} was counted as lost by {self._greeting.name} ({link.turned_away})"
+        return Refuse(text[:TEXT_CHARACTERS])
+
+    def _greeted(self, link: _Link, theirs: Greeting, is_new: bool) -> Iterator[LinkEvent]:
+        link.session = theirs.session
+        link.greeted = link.trusted = True
+        if is_new:
             link.outgoing.rewind()
+            link.owes_ack = True  # what arrived before the connection broke need not come again
             yield Greeted(link.peer)
         self._push(link)
 
@@ -286,10 +367,11 @@ class Links:
         if body is not None:
             frames.append(body)
         if link.dealer is not None:
-            return self._send_frames(link.dealer, frames)
-        if self._router is not None and link.route is not None:
-            return self._send_frames(self._router, [link.route, *frames])
-        return False
+            # Not left to zmq.IMMEDIATE, which also drops what came before a break and is not read: a goodbye, say.
+            return link.stands and self._send_frames(link.dealer, frames)
+        if self._router is None or link.route is None:
+            return False
+        return self._send_frames(self._router, [link.route, *frames])
 
     def _send_frames(self, socket: "zmq.Socket[bytes]", frames: list[bytes | memoryview]) -> bool:
         try:
@@ -297,9 +379,12 @@ class Links:
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:  # the other side is gone; it greets again when it is back
-                return False
-            raise
+            if error.errno != zmq.EHOSTUNREACH or socket is not self._router:
+                raise
+            route = frames[0]
+            if isinstance(route, bytes) and route in self._by_route:
+                self._by_route[route].greeted = False  # the other side is gone; it greets again when it is back
+            return False
         self.traffic.wire_bytes += sum(len(frame) for frame in frames)
         return True
 
@@ -307,7 +392,7 @@ class Links:
 
     def _bind(self, listen: str) -> None:
         router = self._context.socket(zmq.ROUTER)
-        _bound_queues(router)
+        _set_up(router, listen)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
             router.bind(listen)
@@ -322,21 +407,23 @@ class Links:
         self.endpoint = router.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")  # type: ignore[union-attr]
         self._poller.register(router, zmq.POLLIN)
 
-    def _monitored(self, link: _Link) -> Iterator[LinkEvent]:
-        """Follow a dialled connection: greet when it stands; it is severed when it broke and is refused."""
+    def _follow(self, link: _Link) -> bool:
+        """Follow a dialled connection and greet when it stands. Returns whether its address refuses new ones."""
+        refuses = is_new = False
         while link.monitor is not None and link.monitor.poll(0):
-            event = recv_monitor_message(link.monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                link.was_connected = True
-                self._transmit(link, Hello(self._greeting.to_wire()))
-            elif event == zmq.EVENT_DISCONNECTED:
-                link.greeted = False
-            elif event == zmq.EVENT_CONNECT_DELAYED:
-                link.connecting_since_s = monotonic()
-            elif event == zmq.EVENT_CLOSED and link.was_connected and not link.greeted:
-                refused = monotonic() - link.connecting_since_s < CONNECT_TIMEOUT_MS / 2000
-                if refused:  # and not merely unanswered, which a cut network would be
-                    yield Severed(link.peer, "its connection broke and its address refuses new ones")
+            match recv_monitor_message(link.monitor)["event"]:
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    link.connection += 1
+                    link.stands, link.greeted, is_new, refuses = True, False, True, False
+                case zmq.EVENT_DISCONNECTED:
+                    link.stands = link.greeted = is_new = False
+                case zmq.EVENT_CONNECT_DELAYED:
+                    link.connecting_since_s = self._drained_s  # or later: it is known only that it was not before
+                case zmq.EVENT_CLOSED:  # refused, or unanswered as in a cut network: that takes longer
+                    refuses = monotonic() - link.connecting_since_s < CONNECT_TIMEOUT_MS / 1000
+        if is_new:
+            self._say_hello(link)
+        return refuses
 
     def _hang_up(self, link: _Link) -> None:
         if link.dealer is not None:
@@ -351,13 +438,16 @@ class Links:
             self._by_route.pop(link.route, None)
             link.route = None
 
-    def _once(self, text: str) -> Iterable[LinkEvent]:
-        if text not in self._said and len(self._said) < QUEUE_MESSAGES:
+    def _once(self, about: str, text: str) -> Iterator[LinkEvent]:
+        """Say this once, and not too much about one neighbour, by name, or about strangers: ""."""
+        if text not in self._said and self._alerts[about] < ALERTS:
+            self._alerts[about] += 1
             self._said.add(text)
             yield Alert(text)
 
 
-def _bound_queues(socket: "zmq.Socket[bytes]") -> None:
+def _set_up(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+    socket.setsockopt(zmq.IPV6, int("[" in endpoint))
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)

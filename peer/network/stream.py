@@ -9,13 +9,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from peer.errors import WireError
-from peer.network.wire import CHUNK_BYTES, Chunk, End, Mixed
+from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone
 from peer.protocol.messages import Bye, Data, Done, Message
 
 WINDOW = 8
 """Items under way: with chunks of 512 KiB, 4 MiB a link, enough for 300 Mb/s at a round trip of 100 ms."""
 
-Item = tuple[Chunk | Mixed | End, memoryview | None]
+Numbered = Chunk | RoundDone | Goodbye
+Item = tuple[Numbered, memoryview | None]
 
 
 @dataclass
@@ -25,20 +26,33 @@ class Outgoing:
     _next: int = 0
     _unacknowledged: deque[Item] = field(default_factory=deque)  # the first `_under_way` of them have been sent
     _under_way: int = 0
+    _ends: deque[int] = field(default_factory=deque)  # the number after each message that is not yet acknowledged
+
+    @property
+    def acknowledged_until(self) -> int:
+        """The first item that is not acknowledged."""
+        return self._next - len(self._unacknowledged)
+
+    @property
+    def messages(self) -> int:
+        """How many messages are not yet acknowledged as a whole."""
+        return len(self._ends)
 
     def put(self, message: Message) -> None:
         """Queue a message. Its payload is bytes that must not change until it is acknowledged."""
         match message:
             case Data(round, exchange, payload):
                 body = memoryview(payload).cast("B")
+                assert body, "a message without bytes would never arrive"
                 for offset in range(0, len(body), CHUNK_BYTES):
                     self._add(Chunk(self._next, round, exchange, offset), body[offset : offset + CHUNK_BYTES])
             case Done(round):
-                self._add(Mixed(self._next, round), None)
+                self._add(RoundDone(self._next, round), None)
             case Bye(rounds):
-                self._add(End(self._next, rounds), None)
+                self._add(Goodbye(self._next, rounds), None)
             case _:
                 raise AssertionError(f"{message} does not belong into the stream")
+        self._ends.append(self._next)
 
     def ready(self) -> Item | None:
         """Return the next item to send, None while the window is full or nothing waits."""
@@ -57,6 +71,8 @@ class Outgoing:
         while self._unacknowledged and self._unacknowledged[0][0].sequence < next_wanted:
             self._unacknowledged.popleft()
             self._under_way = max(0, self._under_way - 1)
+        while self._ends and self._ends[0] <= next_wanted:
+            self._ends.popleft()
 
     def rewind(self) -> None:
         """The connection was replaced: send again what is not acknowledged."""
@@ -66,7 +82,7 @@ class Outgoing:
         """Say whether all that was put has been acknowledged."""
         return not self._unacknowledged
 
-    def _add(self, header: Chunk | Mixed | End, body: memoryview | None) -> None:
+    def _add(self, header: Numbered, body: memoryview | None) -> None:
         self._unacknowledged.append((header, body))
         self._next += 1
 
@@ -76,12 +92,13 @@ class Incoming:
 
     def __init__(self, payload_bytes: tuple[int, ...]) -> None:
         self.next_wanted = 0
+        self.ended = False  # the other side has said Bye: nothing follows
         self._payload_bytes = payload_bytes
         self._buffer: bytearray | None = None
         self._filling: tuple[int, int] | None = None
         self._filled = 0
 
-    def take(self, header: Chunk | Mixed | End, body: memoryview | None) -> Message | None:
+    def take(self, header: Numbered, body: memoryview | None) -> Message | None:
         """Take the next item; returns a message when it is whole.
 
         An item that was seen before, or that follows a gap, changes nothing. Raises WireError for one that does not
@@ -89,11 +106,14 @@ class Incoming:
         """
         if header.sequence != self.next_wanted:
             return None
+        if self.ended or (self._filling is not None and not isinstance(header, Chunk)):
+            raise WireError("an item that cannot follow the one before it")
         self.next_wanted += 1
         match header:
-            case Mixed(_, round):
+            case RoundDone(_, round):
                 return Done(round)
-            case End(_, rounds):
+            case Goodbye(_, rounds):
+                self.ended = True
                 return Bye(rounds)
             case Chunk():
                 assert body is not None

@@ -19,25 +19,32 @@ VERSION = "earshot-1"
 HEADER_BYTES = 64 * 1024
 CHUNK_BYTES = 512 * 1024
 TEXT_CHARACTERS = 4096
+LIST_ITEMS = 256
+"""Of any list in a header. msgpack takes the memory of a list before it reads the items, at 1024 levels of nesting."""
+
+TABLE_ITEMS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The greeting of the side that dials."""
+    """The greeting of the side that dials, meant for the peer called `to`. `connection` counts its connections."""
 
+    connection: int
+    to: str
     greeting: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The greeting of the side that was dialled."""
+    """The greeting of the side that was dialled. `connection` is that of the `Hello` which it answers."""
 
+    connection: int
     greeting: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Why a greeting was turned down."""
+    """Why a greeting was turned down, or why this peer is no longer spoken to."""
 
     reason: str
 
@@ -67,7 +74,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class RoundDone:
     """The sender has mixed this round. Item `sequence` of the stream."""
 
     sequence: int
@@ -75,14 +82,14 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Goodbye:
     """The sender has completed `rounds` rounds and needs nothing more. Item `sequence` of the stream."""
 
     sequence: int
     rounds: int
 
 
-Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | Mixed | End
+Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | RoundDone | Goodbye
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
@@ -91,8 +98,8 @@ _KINDS: dict[str, type[Any]] = {
     "beat": Beat,
     "ack": Ack,
     "chunk": Chunk,
-    "mixed": Mixed,
-    "end": End,
+    "done": RoundDone,
+    "bye": Goodbye,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _FIELDS = {kind: tuple(kind.__dataclass_fields__) for kind in _KINDS.values()}
@@ -129,7 +136,7 @@ def _decode_header(frame: bytes | memoryview) -> Header:
     if len(frame) > HEADER_BYTES:
         raise WireError(f"a header of {len(frame)} bytes; at most {HEADER_BYTES} are allowed")
     try:
-        items = msgpack.unpackb(frame, use_list=False, raw=False, max_map_len=4096, max_array_len=4096)
+        items = msgpack.unpackb(frame, use_list=False, raw=False, max_map_len=TABLE_ITEMS, max_array_len=LIST_ITEMS)
     except Exception as error:  # msgpack raises many kinds on hostile bytes
         raise WireError(f"a header that is not msgpack ({type(error).__name__})") from error
     if not isinstance(items, tuple) or len(items) < 2 or items[0] != VERSION:
@@ -150,7 +157,7 @@ def _check_field(kind: str, name: str, value: object) -> None:
     match name:
         case "greeting":
             right = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-        case "reason":
+        case "reason" | "to":
             right = isinstance(value, str) and len(value) <= TEXT_CHARACTERS
         case _:
             right = type(value) is int and 0 <= value <= _LARGEST

@@ -2,11 +2,12 @@
 
     waiting --all neighbours joined or lost--> training --Trained--> gathering --all heard--> mixing
        mixing --Mixed, another exchange--> gathering
-       mixing --Mixed, next round--> training        (first, the listeners must be near enough: see `_may_send`)
-       mixing --Mixed, last round--> closing --all said Bye or are lost--> done
+       mixing --Mixed, end of the round--> blocked   (until the listeners are near enough: see `_may_send`)
+    blocked --all sent--> training, and after the last round closing --all said Bye or are lost--> done
 
-A peer that is late is waited for; only `PeerLost` takes a neighbour out. What a lost neighbour would have had of
-the weights goes to the peer itself, so every row goes on summing to 1; a symmetric matrix stays symmetric.
+A peer that is late is waited for; `PeerLost`, an early `Bye` and a message that no right peer sends take a neighbour
+out. What a lost neighbour would have had of the weights goes to the peer itself, so every row goes on summing to 1; a
+symmetric matrix stays symmetric. What one peer says to another must arrive once and in order, heartbeats apart.
 """
 
 from collections.abc import Callable
@@ -79,6 +80,8 @@ class Gossip:
         return self._begin_when_all_are_known()
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
+        if self.phase == "done":
+            return []
         match event:
             case PeerJoined(peer):
                 self._awaited.discard(peer)
@@ -166,8 +169,6 @@ class Gossip:
         return [Mix(self.round, self.exchange, self.me, tuple(terms))]
 
     def _mixed(self, event: Mixed) -> list[Effect]:
-        if self.phase == "done":
-            return []
         assert self.phase == "mixing"
         assert (event.round, event.exchange) == (self.round, self.exchange)
         effects: list[Effect] = [
@@ -187,14 +188,14 @@ class Gossip:
         self.short_rounds += self._short
         self._short, self._own = False, None
         self.round, self.exchange = self.round + 1, 0
-        if self.rounds and self.round == self.rounds:
-            return effects + self._close()
         self.phase = "blocked"
-        return effects + self._train_when_sent()
+        return effects + self._go_on_when_all_is_sent()
 
-    def _train_when_sent(self) -> list[Effect]:
+    def _go_on_when_all_is_sent(self) -> list[Effect]:
         if self.phase != "blocked" or self._unsent:
             return []
+        if self.rounds and self.round == self.rounds:
+            return self._close()
         self.phase = "training"
         return [Train(self.round)]
 
@@ -204,20 +205,29 @@ class Gossip:
         if sender not in self.neighbours or sender in self.lost:
             return []
         match message:
-            case Data(round, exchange, payload):
+            case Data(round):
+                if round > self.round + LEAD_ROUNDS or 0 < self.rounds <= round:
+                    return self._lose(sender, f"sent a message of round {round} while this is round {self.round}")
                 effects = self._note_completed(sender, round - 1)
-                if round > self.round + LEAD_ROUNDS or exchange >= self.exchanges:
-                    return [*effects, Alert(f"sent a message of round {round}, too far ahead: dropped", sender)]
-                if (round, exchange) >= (self.round, self.exchange):
-                    self._inbox[round, exchange, sender] = payload
-                    effects += self._mix_when_all_are_heard()
-                return effects
+                if self._is_wanted(sender, message):
+                    self._inbox[round, message.exchange, sender] = message.payload
+                return effects + self._mix_when_all_are_heard()
             case Done(round):
                 return self._note_completed(sender, round)
             case Heartbeat(round):
                 return self._note_completed(sender, round - 1)
             case Bye(rounds):
                 return self._farewell(sender, rounds)
+
+    def _is_wanted(self, sender: PeerId, data: Data) -> bool:
+        """Say whether a message will be mixed: so nothing is stashed that nobody takes out again."""
+        at = (data.round, data.exchange)
+        heard = sender in self._around(data.round).weights and data.exchange < self.exchanges
+        return heard and at >= self._next_to_mix() and (*at, sender) not in self._inbox
+
+    def _next_to_mix(self) -> tuple[int, int]:
+        """Return the first round and exchange that no `Mix` has been asked for."""
+        return self.round, self.exchange + (self.phase == "mixing")
 
     def _note_completed(self, peer: PeerId, round: int) -> list[Effect]:
         """The peer has mixed this round: send it what had to wait for that."""
@@ -228,17 +238,26 @@ class Gossip:
             effects.append(Send(peer, waiting.pop(0)))
         if waiting:
             self._unsent[peer] = waiting
-        return effects + self._train_when_sent()
+        return effects + self._go_on_when_all_is_sent()
 
     def _farewell(self, peer: PeerId, rounds: int) -> list[Effect]:
         if self.rounds == 0 or rounds < self.rounds:
             return self._lose(peer, f"left after round {rounds}")
+        if self._owes(peer):
+            return self._lose(peer, f"said goodbye with messages missing, in round {self.round}")
         effects = self._note_completed(peer, rounds - 1)
         self._closed.add(peer)
         return effects + self._finish_when_all_are_done()
 
+    def _owes(self, peer: PeerId) -> bool:
+        """Say whether a message is missing that this peer must have sent before it could be done."""
+        if self.round == self.rounds or peer not in self._around(self.round).weights:
+            return False
+        to_come = ((r, k) for r in range(self.round, self.rounds) for k in range(self.exchanges))
+        return any(at >= self._next_to_mix() and (*at, peer) not in self._inbox for at in to_come)
+
     def _lose(self, peer: PeerId, reason: str) -> list[Effect]:
-        if peer in self.lost or peer in self._closed or peer not in self.neighbours or self.phase == "done":
+        if peer in self.lost or peer in self._closed or peer not in self.neighbours:
             return []
         self.lost[peer] = reason
         self._awaited.discard(peer)
@@ -246,7 +265,7 @@ class Gossip:
         effects: list[Effect] = [Alert(f"lost: {reason}", peer)]
         effects += self._begin_when_all_are_known()
         effects += self._mix_when_all_are_heard()
-        effects += self._train_when_sent()
+        effects += self._go_on_when_all_is_sent()
         return effects + self._finish_when_all_are_done()
 
     # ---- The end
@@ -264,8 +283,6 @@ class Gossip:
         return [Finish("finished")]
 
     def _stop(self) -> list[Effect]:
-        if self.phase == "done":
-            return []
         if self.phase == "closing":  # its own rounds are complete: it stops waiting for the others
             self.phase = "done"
             return [Finish("finished")]

@@ -64,12 +64,10 @@ class Membership:
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         match event:
-            case Greeted(peer):
-                effects = self._greeted(peer, now_s)
-            case Received(peer, Bye()):
-                self._move(peer, "left", now_s)
-            case Received(peer, _):
-                self._heard(peer, now_s)
+            case Greeted(peer) | Received(peer):
+                effects = self._heard(peer, now_s)
+                if isinstance(event, Received) and isinstance(event.message, Bye) and self._status(peer) != "dead":
+                    self._move(peer, "left", now_s)
             case Severed(peer, reason):
                 if self._status(peer) in ("alive", "suspect"):
                     effects = self._bury(peer, reason, now_s)
@@ -100,31 +98,29 @@ class Membership:
         if peer in self._seen:
             self._seen[peer].status, self._seen[peer].since_s = status, now_s
 
-    def _greeted(self, peer: PeerId, now_s: float) -> list[Effect]:
+    def _heard(self, peer: PeerId, now_s: float) -> list[Effect]:
         was = self._status(peer)
-        self._heard(peer, now_s)
+        if was in (None, "dead", "left"):
+            return []
+        self._seen[peer].heard_s = now_s
+        if was != "alive":
+            self._move(peer, "alive", now_s)
         if was != "awaited":
             return []
         self._heard_any = True
-        self._move(peer, "alive", now_s)
         return [Tell(PeerJoined(peer))]
-
-    def _heard(self, peer: PeerId, now_s: float) -> None:
-        if self._status(peer) in (None, "dead", "left"):
-            return
-        self._seen[peer].heard_s = now_s
-        if self._seen[peer].status == "suspect":
-            self._move(peer, "alive", now_s)
 
     def _judge(self, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         for peer, seen in self._seen.items():
             silent_s = now_s - seen.heard_s
-            if seen.status == "awaited" and now_s - seen.since_s >= self.patience.join_s:
+            if now_s < self._due_s(seen):
+                continue
+            if seen.status == "awaited":
                 effects += self._bury(peer, f"never heard within {self.patience.join_s:g} s", now_s)
-            elif seen.status in ("alive", "suspect") and silent_s >= self.patience.dead_s:
+            elif now_s >= self._dead_at_s(seen):
                 effects += self._bury(peer, f"silent for {silent_s:.1f} s", now_s)
-            elif seen.status == "alive" and silent_s >= self.patience.suspect_s:
+            else:
                 self._move(peer, "suspect", now_s)
                 effects.append(Alert(f"silent for {silent_s:.1f} s", peer))
         return effects
@@ -134,18 +130,22 @@ class Membership:
         effects: list[Effect] = [Tell(PeerLost(peer, reason))]
         if not self._heard_any and not self.awaited() and not self._ended_alone:
             self._ended_alone = True
-            return [Finish("alone")]
+            return [Finish("alone"), *effects]
         return effects
 
     def _set_deadline(self) -> None:
         self.deadline_s = min((self._due_s(seen) for seen in self._seen.values()), default=inf)
 
     def _due_s(self, seen: _Seen) -> float:
+        """Return when the status of this neighbour changes if nothing is heard; inf if it stays."""
         match seen.status:
             case "awaited":
                 return seen.since_s + self.patience.join_s
             case "alive":
-                return seen.heard_s + self.patience.suspect_s
+                return min(seen.heard_s + self.patience.suspect_s, self._dead_at_s(seen))
             case "suspect":
-                return seen.heard_s + self.patience.dead_s
+                return self._dead_at_s(seen)
         return inf
+
+    def _dead_at_s(self, seen: _Seen) -> float:
+        return seen.heard_s + self.patience.dead_s

@@ -127,7 +127,8 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
             ended.payload_bytes_sent += bytes_per_round
             found = _first_diverged(assembly, _norms(algorithm.params(state)), norms_at_start, ended.rounds)
             ended.rounds_seconds += perf_counter() - began_s
-            if watch.is_due(ended.rounds):
+            ends = found is not None and e.record.on_divergence == "stop"
+            if watch.is_due(ended.rounds) or ends:
                 params = algorithm.params(state)
                 judged = _evaluate(watch, task, steps, params, ended.rounds, ended.payload_bytes_sent, stop)
                 found = found or judged
@@ -165,7 +166,7 @@ def _product(matrix: csr_array, x: Tensor) -> Tensor:
         matrix.shape,
         device=x.device,
     )
-    mixed: Tensor = on_device @ x
+    mixed: Tensor = torch.sparse.mm(on_device, x)
     return mixed
 
 
@@ -192,7 +193,8 @@ def _mean_of_all(x: Tensor, finite: Tensor) -> Tensor:
 
 
 def _norms(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).cpu()
+    norms: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
+    return norms.cpu()
 
 
 def _first_diverged(assembly: Assembly, norms: Tensor, at_start: Tensor, round: int) -> Divergence | None:

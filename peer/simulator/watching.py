@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from peer.assembly import Assembly
 from peer.divergence import has_diverged
 from peer.learner import Evaluation
-from peer.record import Divergence, PeerScore, Row, consensus_distance, history_entry, metric_row
+from peer.record import Divergence, PeerScore, Row, consensus_distance, farthest_from_mean, history_entry, metric_row
 
 Params = NDArray[np.floating[Any]]
 
@@ -66,6 +66,5 @@ class Watch:
             if score.loss is not None and has_diverged(score.loss, at_start):
                 return Divergence(round, name)
         if has_diverged(consensus, self._start["consensus"]):
-            farthest = int(np.argmax(((params - params.mean(axis=0)) ** 2).sum(axis=1)))
-            return Divergence(round, self.assembly.names[farthest])
+            return Divergence(round, self.assembly.names[farthest_from_mean(params)])
         return None

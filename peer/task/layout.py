@@ -1,8 +1,12 @@
 """The flat parameters: where each tensor of a model lies in the one vector that is gossiped.
 
-The trainable parameters come first, then the floating-point buffers (batch-norm statistics) where the policy is to
-average them. Frozen parameters and integer buffers are not part of it: the first are the same everywhere, the second
-are counters that averaging would break.
+The trainable parameters come first, then, where the policy is to average them, the floating-point buffers that
+training changes: batch-norm statistics. Not part of it are
+
+- frozen parameters, the same at every peer;
+- integer buffers, counters that averaging would break;
+- buffers that the model does not save (`persistent=False`) or that are not finite, such as an attention mask of -inf:
+  constants that it works with.
 """
 
 from collections.abc import Iterator
@@ -56,6 +60,11 @@ class Layout:
         text = "\n".join(f"{s.name}{s.shape}{s.dtype}{s.offset}" for s in self.segments) + str(self.dtype)
         return sha256(text.encode()).hexdigest()
 
+    def views(self, x: Tensor) -> list[Tensor]:
+        """Return the segments of x, (d,) or the parameters alone, (trainable,), each in its shape; they share memory
+        with x."""
+        return [x[s.offset : s.offset + s.size].view(s.shape) for s in self.segments if s.offset < len(x)]
+
 
 def plain_name(name: str) -> str:
     """Return the name of a tensor as it is without torch.compile around the module."""
@@ -63,45 +72,42 @@ def plain_name(name: str) -> str:
 
 
 def trainable_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield (plain name, parameter) of what is trained, each shared tensor once."""
+    """Yield (the module's name, parameter) of what is trained: each shared tensor once, none that holds no number."""
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            yield plain_name(name), parameter
-
-
-def float_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (plain name, buffer) of the floating-point buffers."""
-    for name, buffer in module.named_buffers():
-        if buffer.is_floating_point():
-            yield plain_name(name), buffer
+        if parameter.requires_grad and parameter.numel():
+            yield name, parameter
 
 
 def layout_of(module: nn.Module, dtype: torch.dtype, *, average_buffers: bool) -> Layout:
     """Lay out a model's flat parameters. Raises ConfigError when there is nothing to train."""
-    segments: list[Segment] = []
-    offset = 0
-
-    def add(name: str, tensor: Tensor) -> None:
-        nonlocal offset
-        segments.append(Segment(name, tuple(tensor.shape), tensor.dtype, offset, tensor.numel()))
-        offset += tensor.numel()
-
-    for name, parameter in trainable_parameters(module):
+    parameters = {plain_name(name): parameter for name, parameter in trainable_parameters(module)}
+    for name, parameter in parameters.items():
         if not parameter.is_floating_point():
             raise ConfigError(
-                "task.model",
-                f"parameter {name} is {parameter.dtype}; only real floating ones can be averaged",
+                "task.model", f"parameter {name} is {parameter.dtype}; only real floating ones can be averaged"
             )
-        add(name, parameter)
-    trainable = offset
+    trainable = sum(parameter.numel() for parameter in parameters.values())
     if not trainable:
         raise ConfigError("task.model", "nothing to train: the model has no parameter with requires_grad")
-    if average_buffers:
-        for name, buffer in float_buffers(module):
-            add(name, buffer)
-    return Layout(tuple(segments), trainable, offset, dtype)
+    buffers = dict(_statistics(module)) if average_buffers else {}
+    segments = tuple(_laid_out(parameters | buffers))
+    return Layout(segments, trainable, segments[-1].offset + segments[-1].size, dtype)
 
 
 def vector_layout(size: int, dtype: torch.dtype) -> Layout:
     """The layout of a bare vector, for pure gossip."""
     return Layout((Segment("x", (size,), dtype, 0, size),), size, size, dtype)
+
+
+def _statistics(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    saved = module.state_dict()
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point() and buffer.numel() and name in saved and bool(buffer.isfinite().all()):
+            yield plain_name(name), buffer
+
+
+def _laid_out(tensors: dict[str, Tensor]) -> Iterator[Segment]:
+    offset = 0
+    for name, tensor in tensors.items():
+        yield Segment(name, tuple(tensor.shape), tensor.dtype, offset, tensor.numel())
+        offset += tensor.numel()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,19 +16,21 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from peer.errors import ConfigError
-from peer.task.data import DataSet, count_classes
+from peer.task.dataset import DataSet
 from peer.task.factory import call_factory, load_factory
+from peer.task.labels import count_classes
 
 Kind = Literal["classification", "regression"]
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
 
-BUILT_IN = ("cnn", "mlp", "softmax", "linear")
+CLASSIFIERS = ("cnn", "mlp", "softmax")
+BUILT_IN = (*CLASSIFIERS, "linear")
 _KEY = "task.model"
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltModel:
-    """A module with its first parameters, on the CPU unless a factory put it elsewhere.
+    """A module with its first parameters, on the CPU.
 
     `loss` maps the module's whole output and the targets to a scalar; None stands for the
     default_loss of what the model does.
@@ -50,6 +52,14 @@ class Linear(nn.Module):
         return x.flatten(1) @ self.weight
 
 
+class ChannelsLast(nn.Module):
+    """Images (n, c, h, w) as they are, laid out in memory as (n, h, w, c): on a CPU that makes torch's convolution and
+    pooling about a third faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
+
+
 def build_model(spec: str, *, data: DataSet, seed: int, dtype: torch.dtype, folder: Path) -> BuiltModel:
     """Return the model that `spec` names, with the first parameters that `seed` gives on every peer.
 
@@ -65,14 +75,23 @@ def build_model(spec: str, *, data: DataSet, seed: int, dtype: torch.dtype, fold
         else:
             module = _built_in(spec, data)
     _check(module, spec)
+    module = module.cpu()  # a factory may have put it elsewhere
     if dtype is torch.float64:
         module = module.double()
     return BuiltModel(module, loss, spec)
 
 
-def default_loss(kind: Kind) -> Loss:
+def default_loss(kind: Kind) -> Callable[[Tensor, Tensor], Tensor]:
     """Return cross_entropy for a classification, squared_error for a regression."""
     return cross_entropy if kind == "classification" else squared_error
+
+
+def loss_of(built: BuiltModel, kind: Kind) -> Loss:
+    """Return what maps the module's whole output and the targets to the loss: the model's own, else the default."""
+    if built.loss is not None:
+        return built.loss
+    default = default_loss(kind)
+    return lambda output, y: default(pick_output(output, built.spec), y)
 
 
 def cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
@@ -141,6 +160,7 @@ def _cnn(shape: tuple[int, ...], classes: int, source: str) -> nn.Module:
         raise ConfigError(_KEY, f"cnn needs images of at least 4 x 4, but those of {source} are {height} x {width}")
     return nn.Sequential(
         OrderedDict(
+            channels_last=ChannelsLast(),
             conv1=nn.Conv2d(channels, 8, 3, padding=1),
             relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2),

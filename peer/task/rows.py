@@ -11,12 +11,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.conv import _ConvNd
 
-from peer.task.layout import Layout
-from peer.task.local import Batches, Interrupted, Kind, PlainTrainer, Schedule, Shard, never
-from peer.task.models import BuiltModel, default_loss, pick_output
+from peer.task.batches import Batches
+from peer.task.layout import trainable_parameters
+from peer.task.local import Interrupted, PlainTrainer, Shard, never
+from peer.task.models import loss_of
 
 CHUNK_NUMBERS = 1 << 20
 """Peers go through the model in chunks of about so many parameters: more no longer fits the caches."""
+
+AGREEMENT = 1e-2
+"""How far a vectorised gradient may lie from the plain one, relative to its norm, and still count as the same."""
 
 
 class RowTrainer:
@@ -28,61 +32,65 @@ class RowTrainer:
     step = "vmap"
 
     def __init__(self, plain: PlainTrainer) -> None:
-        self.built: BuiltModel = plain.built
-        self.layout: Layout = plain.layout
-        self.schedule: Schedule = plain.schedule
-        self.kind: Kind = plain.kind
+        self.layout = plain.layout
+        self.schedule = plain.schedule
+        self._plain = plain
         self._module = plain.module
+        self._loss = loss_of(plain.built, plain.kind)
         self._batches = Batches(plain.seed, plain.schedule.batch_size)
-        self._names = [name for name, p in self._module.named_parameters() if p.requires_grad]
+        self._names = [name for name, _ in trainable_parameters(plain.module)]
         self._momentum: Tensor | None = None
         self._gradient = vmap(grad(self._loss_of_row), randomness="error")
 
     def train(
         self, x: Tensor, shards: Sequence[Shard], round: int, stop: Callable[[], bool] = never
     ) -> tuple[Tensor, float]:
-        """Return what the local steps of a round add to x, (n, d), and the learning rate they had."""
+        """Return what the local steps of a round add to x, (n, d), and the learning rate they had.
+
+        Raises as `PlainTrainer.train` does.
+        """
         s, lr = self.schedule, self.schedule.lr_at(round)
         delta = torch.zeros_like(x)
         if s.momentum and self._momentum is None:
             self._momentum = torch.zeros_like(x)
-        for i in range(s.local_steps):
-            at = x + delta
-            g = torch.empty_like(x)
-            for peers, bx, by in self._chunks(shards, round * s.local_steps + i):
-                if stop():
-                    raise Interrupted
-                g[peers] = self._gradient(at[peers], bx, by)
-            if s.weight_decay:
-                g.add_(at, alpha=s.weight_decay)
-            if s.proximal_mu:
-                g.add_(delta, alpha=s.proximal_mu)
-            if self._momentum is not None:
-                g = self._momentum.mul_(s.momentum).add_(g)
-            delta.add_(g, alpha=-lr)
+        with self._plain.user_code(gradients=True):
+            for step in range(round * s.local_steps, (round + 1) * s.local_steps):
+                at = x + delta
+                g = torch.empty_like(x)
+                for peers, bx, by in self._chunks(shards, step):
+                    if stop():
+                        raise Interrupted
+                    g[peers] = self._gradient(at[peers], bx, by)
+                if s.weight_decay:
+                    g.add_(at, alpha=s.weight_decay)
+                if s.proximal_mu:
+                    g.add_(delta, alpha=s.proximal_mu)
+                if self._momentum is not None:
+                    g = self._momentum.mul_(s.momentum).add_(g)
+                delta.add_(g, alpha=-lr)
         return delta, lr
 
     def can_vectorise(self, x: Tensor, shards: Sequence[Shard]) -> bool:
-        """Try one step on the first peers. A module that torch.func cannot vectorise says so by raising."""
+        """Try the gradient of the first peers: whether torch.func can do it, and whether it is the plain one.
+
+        It is another one where, say, the module uses a parameter that torch.func does not see.
+        """
         if list(self._module.buffers()):
             return False
         self._module.train()
         peers, bx, by = next(self._chunks(shards, 0))
         try:
-            self._gradient(x[peers[:2]], bx[:2], by[:2])
-        except (RuntimeError, ValueError, TypeError, NotImplementedError):
+            plain = self._plain.gradient_at(x[peers[0]], bx[0], by[0])
+            with self._plain.user_code(gradients=True):
+                fast = self._gradient(x[peers[:2]], bx[:2], by[:2])[0]
+        except Exception:  # noqa: BLE001 - a user's module may raise anything; the plain step may do it all the same
             return False
-        return True
+        return not torch.dist(fast, plain) > AGREEMENT * plain.norm()
 
     def _loss_of_row(self, row: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        parameters = {
-            name: row[s.offset : s.offset + s.size].view(s.shape).to(s.dtype)
-            for name, s in zip(self._names, self.layout.segments, strict=True)
-        }
-        output = functional_call(self._module, parameters, (x,))
-        if self.built.loss is not None:
-            return self.built.loss(output, y)
-        return default_loss(self.kind)(pick_output(output, self.built.spec), y)
+        values = zip(self.layout.segments, self.layout.views(row), strict=True)
+        parameters = dict(zip(self._names, (view.to(s.dtype) for s, view in values), strict=True))
+        return self._loss(functional_call(self._module, parameters, (x,)), y)
 
     def _chunks(self, shards: Sequence[Shard], step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield (peers, x, y): peers whose batches have one size, a chunk at a time."""
@@ -100,9 +108,8 @@ class RowTrainer:
 
     def _rows(self, peer: int, shard: Shard, step: int) -> np.ndarray:
         assert shard.rows is not None, "the simulator's shards are rows of one data set"
-        rows = shard.rows.cpu().numpy()
-        chosen = self._batches.rows(peer, step, len(rows))
-        return rows if chosen is None else rows[chosen]
+        chosen = self._batches.rows(peer, step, len(shard))
+        return shard.rows if chosen is None else shard.rows[chosen]
 
 
 def has_convolutions(module: nn.Module) -> bool:

@@ -4,7 +4,7 @@ Everything is checked here, once, before anything trains: labels against the mod
 shape, rows against peers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,14 +14,15 @@ from torch import Tensor
 
 from peer.errors import ConfigError
 from peer.seeds import torch_seed
-from peer.task.data import DataSet, as_labels, as_targets, load_data, with_labels
-from peer.task.factory import own_traceback, source_hash
+from peer.task.data import load_data
+from peer.task.dataset import DataSet
+from peer.task.factory import source_hash
+from peer.task.fit import check_shards, fit, fit_own
+from peer.task.flat import FlatModel
 from peer.task.layout import Layout, layout_of, vector_layout
-from peer.task.local import Kind, PlainTrainer, PureGossip, Schedule, Shard, check_batch_norm
-from peer.task.models import BuiltModel, build_model, pick_output
+from peer.task.local import PlainTrainer, PureGossip, Schedule, Shard
+from peer.task.models import BuiltModel, Kind, build_model
 from peer.task.partition import partition
-
-LABEL_MODELS = ("cnn", "mlp", "softmax")
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ class Task:
         if self.data is None:
             return [None] * self.peers
         if self.own is not None:
-            return [None if d is None else _shard_of(d, None, device) for d in self.own]
+            return [None if data is None else _whole(data, device) for data in self.own]
         assert self.rows is not None
-        common = replace(self.data, x=self.data.x.to(device), y=self.data.y.to(device), x_test=None, y_test=None)
-        return [_shard_of(common, rows, device) for rows in self.rows]
+        x, y = self.data.x.to(device), self.data.y.to(device)
+        return [Shard(x, y, rows) for rows in self.rows]
 
     def shard(self, peer: int, device: torch.device) -> Shard | None:
         """Return one peer's shard, holding no more than its rows."""
@@ -104,16 +105,14 @@ class Task:
         if self.own is not None:
             mine = self.own[peer]
             assert mine is not None
-            return _shard_of(mine, None, device)
+            return _whole(mine, device)
         assert self.rows is not None
-        rows = torch.from_numpy(self.rows[peer])
-        return Shard(self.data.x[rows].to(device), self.data.y[rows].to(device))
+        x, y = Shard(self.data.x, self.data.y, self.rows[peer]).take(None)
+        return Shard(x.to(device), y.to(device))
 
     def test_rows(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
         """Return the common test rows, None if there are none."""
-        if self.data is None or self.data.x_test is None or self.data.y_test is None:
-            return None
-        return self.data.x_test.to(device), self.data.y_test.to(device)
+        return None if self.data is None else _test_rows(self.data, device)
 
 
 def prepare(wish: Wish, only: int | None = None) -> Task:
@@ -124,24 +123,17 @@ def prepare(wish: Wish, only: int | None = None) -> Task:
     if wish.data == "none":
         return _pure_gossip(wish)
     data = load_data(wish.data, folder=wish.folder, dtype=wish.dtype, shards=wish.shards)
-    if wish.model in LABEL_MODELS:
-        data = with_labels(data, None)
-    if wish.model == "linear":
-        data = replace(
-            data, y=data.y.to(wish.dtype), y_test=None if data.y_test is None else data.y_test.to(wish.dtype)
-        )
     seed = torch_seed(wish.seed, "model")
     built = build_model(wish.model, data=data, seed=seed, dtype=wish.dtype, folder=wish.folder)
-    kind, data = _fit_targets(built, data)
+    kind, data = fit(built, data)
     layout = layout_of(built.module, wish.dtype, average_buffers=wish.average_buffers)
-    task = Task(wish, layout, (), _code_hash(wish), built, kind, data)
-    task = replace(task, starts=_starts(task))
+    task = Task(wish, layout, _starts(wish, layout, built), _code_hash(wish), built, kind, data)
     if wish.partition.kind == "own":
-        own = tuple(_own_data(task, i) if only in (None, i) else None for i in range(task.peers))
+        own = tuple(_own_data(wish, i, built, data) if only in (None, i) else None for i in range(task.peers))
         task = replace(task, own=own)
     else:
-        task = replace(task, rows=_dealt_out(task))
-    _check_shards(task)
+        task = replace(task, rows=tuple(_dealt_out(wish, data)))
+    _check_shards(task, built)
     return task
 
 
@@ -153,136 +145,59 @@ def _pure_gossip(wish: Wish) -> Task:
 
 
 def _code_hash(wish: Wish) -> str:
-    specs = [s for s in (wish.model, wish.data) if ":" in s and not s.startswith(("npz:", "torchvision:"))]
-    return "".join(source_hash(spec, wish.folder) for spec in specs)
+    return "".join(source_hash(spec, wish.folder) for spec in (wish.model, wish.data))
 
 
-# ---- Targets and outputs
-
-
-def _fit_targets(built: BuiltModel, data: DataSet) -> tuple[Kind, DataSet]:
-    """Find out what the model does with the data, and bring the targets into the form its loss needs."""
-    output = _probe(built, data.x[:2])
-    if built.loss is not None:
-        labelled = data.y.dtype == torch.int64 and isinstance(output, Tensor) and output.ndim == 2
-        return ("classification" if labelled else "regression"), data
-    outputs = pick_output(output, built.spec)
-    if len(outputs) != len(data.x[:2]):
-        raise ConfigError(
-            "task.model", f"{len(data.x[:2])} rows in gave {len(outputs)} rows out (shape {tuple(outputs.shape)})"
-        )
-    tail = tuple(outputs.shape[1:])
-    if len(tail) > 1:
-        raise ConfigError(
-            "task.model", f"gives outputs of shape (rows, {', '.join(map(str, tail))}); give a loss: (module, loss)"
-        )
-    if tail and tail[0] > 1 and not (data.y.is_floating_point() and data.y.shape[1:] == tail and not _one_hot(data.y)):
-        return "classification", _map_targets(data, lambda y: as_labels(y, tail[0], data.source, dtype=data.y_dtype))
-    as_float = replace(
-        data, y=data.y.to(outputs.dtype), y_test=None if data.y_test is None else data.y_test.to(outputs.dtype)
-    )
-    return "regression", _map_targets(as_float, lambda y: as_targets(y, tail, data.source))
-
-
-def _one_hot(y: Tensor) -> bool:
-    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
-
-
-def _map_targets(data: DataSet, form: Callable[[Tensor], Tensor]) -> DataSet:
-    return replace(data, y=form(data.y), y_test=None if data.y_test is None else form(data.y_test))
-
-
-def _probe(built: BuiltModel, x: Tensor) -> object:
-    """Run two rows through the model. Raises ConfigError with the user's own traceback."""
-    built.module.eval()
-    try:
-        with torch.no_grad():
-            return built.module(x)
-    except Exception as error:
-        raise ConfigError(
-            "task.model",
-            f"{built.spec} raised {type(error).__name__} on rows of shape {tuple(x.shape[1:])}: {_first_line(error)}",
-            own_traceback(error),
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
-
-
-# ---- Rows and starts
-
-
-def _starts(task: Task) -> tuple[Tensor, ...]:
-    assert task.built is not None
-    model = PlainTrainer(
-        task.built, task.layout, task.wish.schedule, kind=task.kind, seed=0, device=torch.device("cpu")
-    ).start()
-    if not task.wish.starts:
+def _starts(wish: Wish, layout: Layout, built: BuiltModel) -> tuple[Tensor, ...]:
+    """Return the model's own first parameters, or the given ones with the model's buffers behind them."""
+    model = FlatModel(built.module, layout, torch.device("cpu")).read()
+    if not wish.starts:
         return (model,)
-    starts = []
-    for row in task.wish.starts:
-        if len(row) != task.layout.trainable:
-            raise ConfigError(
-                "task.init", f"{len(row)} numbers, but the model has {task.layout.trainable:,} parameters"
-            )
-        start = model.clone()
-        start[: task.layout.trainable] = torch.tensor(list(row), dtype=task.layout.dtype)
-        starts.append(start)
-    return tuple(starts)
+    for row in wish.starts:
+        if len(row) != layout.trainable:
+            raise ConfigError("task.init", f"{len(row)} numbers, but the model has {layout.trainable:,} parameters")
+    return tuple(
+        torch.cat([torch.tensor(list(row), dtype=layout.dtype), model[layout.trainable :]]) for row in wish.starts
+    )
 
 
-def _dealt_out(task: Task) -> tuple[np.ndarray, ...]:
-    wish, data = task.wish, task.data
-    assert data is not None
-    how = wish.partition
+def _dealt_out(wish: Wish, data: DataSet) -> Sequence[np.ndarray]:
+    """Return each peer's rows."""
     if data.blocks is not None:
-        ends = np.cumsum(data.blocks)
-        return tuple(np.arange(end - n, end) for n, end in zip(data.blocks, ends, strict=True))
-    labels = data.y.numpy() if task.kind == "classification" and data.y.ndim == 1 else None
-    rows = partition(
+        return np.split(np.arange(len(data.x)), np.cumsum(data.blocks)[:-1])
+    how = wish.partition
+    return partition(
         how.kind,
-        labels=labels,
+        labels=data.y.numpy() if data.labelled else None,
         rows=len(data.x),
-        peers=task.peers,
+        peers=len(wish.names),
         seed=wish.seed,
         alpha=how.alpha,
         classes_per_peer=how.classes_per_peer,
         sizes=how.sizes,
         rows_per_peer=how.rows_per_peer,
     )
-    return tuple(rows)
 
 
-def _own_data(task: Task, peer: int) -> DataSet:
+def _own_data(wish: Wish, peer: int, built: BuiltModel, common: DataSet) -> DataSet:
     """Load the data of one machine, in the form of the common ones."""
-    assert task.data is not None
-    spec = task.wish.partition.own[peer]
-    assert spec is not None
-    own = load_data(spec, folder=task.wish.folder, dtype=task.wish.dtype, key=f"peers.{task.wish.names[peer]}.data")
-    if own.x.shape[1:] != task.data.x.shape[1:]:
-        raise ConfigError(
-            f"peers.{task.wish.names[peer]}.data",
-            f"{own.source}: rows of shape {tuple(own.x.shape[1:])}, those of task.data {tuple(task.data.x.shape[1:])}",
-        )
-    assert task.built is not None
-    return _fit_targets(task.built, own)[1]
+    spec = wish.partition.own[peer]
+    assert spec is not None, "the experiment says that each peer has its data"
+    own = load_data(spec, folder=wish.folder, dtype=wish.dtype, key=f"peers.{wish.names[peer]}.data")
+    return fit_own(built, common, own)
 
 
-def _check_shards(task: Task) -> None:
-    assert task.built is not None
-    rows = task.rows if task.rows is not None else [() if d is None else d.x for d in task.own or ()]
-    counts = [len(r) for r in rows]
-    check_batch_norm(task.built.module, counts, task.wish.schedule.batch_size, list(task.wish.names))
+def _check_shards(task: Task, built: BuiltModel) -> None:
+    shards = task.shards(torch.device("cpu"))
+    here = {name: len(shard) for name, shard in zip(task.wish.names, shards, strict=True) if shard is not None}
+    check_shards(built.module, list(here.values()), task.wish.schedule.batch_size, list(here))
 
 
-def _shard_of(data: DataSet, rows: np.ndarray | None, device: torch.device) -> Shard:
-    index = None if rows is None else torch.from_numpy(rows).to(device)
-    has_test = data.x_test is not None and data.y_test is not None
-    return Shard(
-        data.x.to(device),
-        data.y.to(device),
-        index,
-        data.x_test.to(device) if has_test and data.x_test is not None else None,
-        data.y_test.to(device) if has_test and data.y_test is not None else None,
-    )
+def _whole(data: DataSet, device: torch.device) -> Shard:
+    return Shard(data.x.to(device), data.y.to(device), None, _test_rows(data, device))
+
+
+def _test_rows(data: DataSet, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    if data.x_test is None or data.y_test is None:
+        return None
+    return data.x_test.to(device), data.y_test.to(device)

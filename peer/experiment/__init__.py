@@ -1,0 +1,54 @@
+"""The experiment file: its tables and defaults, and what is refused, in one line that names the key.
+
+Experiments come from `load` or `from_dict`; both check everything. Each file here imports only those above it:
+
+    wording.py      one value in words
+    choices.py      what is built, and what each value brings with it
+    values.py       the kinds of value, each with its check
+    fingerprint.py  where two experiments differ
+    schema.py       the tables, and the experiment
+    rules.py        the checks across keys
+    refusal.py      the words of a refusal
+    reading.py      load and from_dict
+"""
+
+from peer.experiment.fingerprint import differing_keys
+from peer.experiment.reading import from_dict, load
+from peer.experiment.rules import disagreement
+from peer.experiment.schema import (
+    Algorithm,
+    Checkpoint,
+    Compression,
+    Coordinator,
+    Experiment,
+    Faults,
+    Network,
+    PeerEntry,
+    Record,
+    Speed,
+    Table,
+    Task,
+    Topology,
+    Transport,
+)
+
+__all__ = [
+    "Algorithm",
+    "Checkpoint",
+    "Compression",
+    "Coordinator",
+    "Experiment",
+    "Faults",
+    "Network",
+    "PeerEntry",
+    "Record",
+    "Speed",
+    "Table",
+    "Task",
+    "Topology",
+    "Transport",
+    "differing_keys",
+    "disagreement",
+    "from_dict",
+    "load",
+]

@@ -1,0 +1,145 @@
+"""What is built, and what each value brings with it.
+
+A value that gets built moves from `later` to `built`; a key leaves ONLY_DEFAULT.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    """A value with a part of its own, such as "npz:PATH"."""
+
+    text: str
+    pattern: str
+
+
+class Choice(NamedTuple):
+    """The values of one key: those that are built, and those of the contract that are not yet."""
+
+    built: tuple[str, ...]
+    later: tuple[str, ...] = ()
+    forms: tuple[Form, ...] = ()
+    later_forms: tuple[Form, ...] = ()
+
+
+def matches(text: str, forms: Sequence[Form]) -> bool:
+    return any(re.fullmatch(form.pattern, text) for form in forms)
+
+
+FACTORY = Form('"package.module:factory"', r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+NPZ = Form('"npz:PATH"', r"npz:.+")
+TORCHVISION = Form('"torchvision:NAME"', r"torchvision:[^\W\d]\w*")
+GRAPH_FILE = Form('"file:PATH"', r"file:.+")
+NETWORKX = Form('"networkx:NAME"', r"networkx:[^\W\d]\w*")
+CUDA = Form('"cuda:N"', r"cuda:(0|[1-9][0-9]{0,3})")
+
+CHOICES: dict[str, Choice] = {
+    "task.model": Choice(("cnn", "mlp", "softmax", "linear"), forms=(FACTORY,)),
+    "task.data": Choice(("mnist5k", "inline", "none"), forms=(TORCHVISION, NPZ, FACTORY)),
+    "task.partition": Choice(("iid", "dirichlet", "by_class", "sizes", "sample", "own")),
+    "task.optimizer": Choice(("sgd",)),
+    "task.lr_schedule": Choice(("constant", "cosine", "step")),
+    "task.dtype": Choice(("float32", "float64")),
+    "task.device": Choice(("auto", "cpu", "cuda"), forms=(CUDA,)),
+    "task.step": Choice(("auto", "vmap", "plain"), later=("fused",)),
+    "topology.family": Choice(
+        (
+            *("ring", "path", "grid", "torus", "star", "complete", "hypercube", "exponential"),
+            *("regular", "geometric", "smallworld", "erdos_renyi", "barabasi_albert"),
+        ),
+        later=("one_peer_exponential", "base_k", "random_matching", "epidemic", "mobile"),
+        forms=(GRAPH_FILE, NETWORKX),
+    ),
+    "topology.metric": Choice(("hops", "weight", "position"), later=("rtt", "model")),
+    "topology.weights": Choice(("auto", "metropolis", "uniform", "lazy"), later=("push",)),
+    "algorithm.name": Choice(
+        ("dpsgd", "local", "exact"),
+        later=(
+            *("push_sum", "gradient_tracking", "d2", "choco", "adpsgd", "diloco", "easgd", "cached"),
+            "power_gossip",
+        ),
+        later_forms=(FACTORY,),
+    ),
+    "algorithm.mode": Choice(("sync",), later=("async",)),
+    "algorithm.order": Choice(("atc", "cta"), later=("diging",)),
+    "algorithm.combine": Choice(
+        ("weighted_sum",),
+        later=("trimmed_mean", "median", "krum", "multi_krum", "geometric_median", "self_clip"),
+    ),
+    "algorithm.buffers": Choice(("average", "keep")),
+    "compression.name": Choice(
+        ("none",),
+        later=(
+            *("fp16", "bf16", "int8", "int4", "int2", "top_k", "random_k", "sign", "qsgd"),
+            "low_rank",
+        ),
+    ),
+    "coordinator.mode": Choice(("none",), later=("sync", "async", "quorum", "buffered", "ring")),
+    "coordinator.aggregate": Choice(("gradients", "models")),
+    "coordinator.weighting": Choice(("samples", "equal")),
+    "coordinator.server_optimizer": Choice(("sgd", "momentum", "adam", "yogi", "adagrad")),
+    "coordinator.staleness": Choice(("constant", "inverse", "inverse_sqrt")),
+    "coordinator.late": Choice(("drop", "stale")),
+    "coordinator.arrival": Choice(("clock", "round_robin")),
+    "coordinator.engine": Choice(("own", "gloo", "nccl")),
+    "speed.distribution": Choice(("constant", "lognormal")),
+    "transport.plane": Choice(("auto", "tcp"), later=("shm", "ipc")),
+    "record.params": Choice(("none", "final", "every")),
+    "record.on_divergence": Choice(("stop", "continue")),
+    "peers.data": Choice((), forms=(TORCHVISION, NPZ, FACTORY)),
+}
+
+# Keys of the contract that may only keep their default until they are built; a table stands for all its keys.
+ONLY_DEFAULT = (
+    *("stop_when", "stop_after_s", "algorithm.share", "network", "speed", "faults", "transport.overlap"),
+    *("transport.round_deadline_s", "checkpoint", "peers.key"),
+)
+
+# Keys that only some values of another key use: key -> (the other key, the values); "file:" is any file.
+USED_BY: dict[str, tuple[str, tuple[str, ...]]] = {
+    "task.classes_per_peer": ("task.partition", ("by_class",)),
+    "task.sizes": ("task.partition", ("sizes",)),
+    "task.rows_per_peer": ("task.partition", ("sample",)),
+    "task.shards": ("task.data", ("inline",)),
+    "topology.shape": ("topology.family", ("grid", "torus")),
+    "topology.degree": ("topology.family", ("regular",)),
+    "topology.k": ("topology.family", ("smallworld", "base_k")),
+    "topology.p": ("topology.family", ("smallworld", "erdos_renyi")),
+    "topology.m": ("topology.family", ("barabasi_albert",)),
+    "topology.fanout": ("topology.family", ("epidemic",)),
+    "topology.variant": ("topology.family", ("epidemic",)),
+    "topology.speed": ("topology.family", ("mobile",)),
+    "topology.margin": ("topology.family", ("mobile",)),
+    "topology.args": ("topology.family", ("networkx:",)),
+    "topology.directed": ("topology.family", ("file:",)),
+    "algorithm.gamma": ("algorithm.name", ("choco",)),
+    "algorithm.outer_lr": ("algorithm.name", ("diloco",)),
+    "algorithm.outer_momentum": ("algorithm.name", ("diloco",)),
+    "algorithm.alpha": ("algorithm.name", ("easgd",)),
+    "algorithm.max_staleness": ("algorithm.name", ("cached",)),
+    "algorithm.allow_unstable": ("algorithm.name", ("d2",)),
+    "algorithm.tau": ("algorithm.combine", ("self_clip",)),
+    "algorithm.f": (
+        "algorithm.combine",
+        ("trimmed_mean", "median", "krum", "multi_krum", "geometric_median", "self_clip"),
+    ),
+    "compression.k": ("compression.name", ("top_k", "random_k")),
+    "compression.fraction": ("compression.name", ("top_k", "random_k")),
+    "compression.levels": ("compression.name", ("qsgd",)),
+    "compression.rank": ("compression.name", ("low_rank",)),
+    "peers.data": ("task.partition", ("own",)),
+}
+
+# Values that need a further key: (key, value) -> (the needed key, what it says).
+NEEDS: dict[tuple[str, str], tuple[str, str]] = {
+    ("task.partition", "by_class"): ("task.classes_per_peer", "how many classes each peer holds, such as 2"),
+    ("task.partition", "sizes"): ("task.sizes", "the number of rows of each peer, such as [100, 50, 50]"),
+    ("task.partition", "sample"): ("task.rows_per_peer", "how many rows each peer draws, such as 200"),
+    ("task.data", "inline"): ("task.shards", "per peer a list of [features, target]"),
+    ("task.data", "none"): ("task.init", "the vectors that are gossiped, such as [[1.0], [2.0]]"),
+}
+
+# Families whose peers have positions: the distance is theirs, and no threshold fits every scale.
+BY_POSITION = ("geometric", "mobile")

@@ -1,0 +1,168 @@
+"""The checks across keys: what is refused although each value alone is fine."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from peer.experiment.choices import BY_POSITION, FACTORY, NEEDS, ONLY_DEFAULT, USED_BY, matches
+from peer.experiment.schema import Experiment, Table, Transport
+from peer.experiment.wording import brief, listed, one_line
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: `text` follows the key, or stands alone where no single key is to blame.
+
+    `at` is the key whose place in the file ranks the problem, where that is not `key`.
+    """
+
+    key: str
+    text: str
+    at: str = ""
+
+
+_DEFAULT = Experiment()
+
+
+def problems_in(experiment: Experiment) -> Iterator[Problem]:
+    yield from _not_built(experiment)
+    yield from _without_effect(experiment)
+    yield from _needed(experiment)
+    yield from _task_problems(experiment)
+    if experiment.task.shards is not None:
+        yield from _shard_problems(experiment)
+    yield from _peer_problems(experiment)
+    yield from _transport_problems(experiment.transport)
+    yield from _count_problems(experiment)
+
+
+def _value(experiment: Experiment, key: str) -> Any:
+    """The value of "rounds" or "task.lr"."""
+    value: Any = experiment
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _placed(experiment: Experiment, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """The key, its value and its default; for a table each of its keys, for peers.NAME each machine's."""
+    table, _, name = key.partition(".")
+    if table == "peers":
+        for i, peer in enumerate(experiment.peers):
+            yield f"peers.{i}.{name}", getattr(peer, name), None
+    elif isinstance(_value(_DEFAULT, key), Table):
+        for field in type(_value(_DEFAULT, key)).model_fields:
+            yield from _placed(experiment, f"{key}.{field}")
+    else:
+        yield key, _value(experiment, key), _value(_DEFAULT, key)
+
+
+def _not_built(experiment: Experiment) -> Iterator[Problem]:
+    for keys in ONLY_DEFAULT:
+        for key, value, default in _placed(experiment, keys):
+            if value != default and default is None:
+                yield Problem(key, "is not built yet; leave it out")
+            elif value != default:
+                yield Problem(key, f"{brief(value)} is not built yet; built are: {brief(default)}")
+
+
+def _without_effect(experiment: Experiment) -> Iterator[Problem]:
+    for keys, (other, users) in USED_BY.items():
+        chosen = _value(experiment, other)
+        if chosen in users or chosen.partition(":")[0] + ":" in users:
+            continue
+        for key, value, default in _placed(experiment, keys):
+            if value != default:
+                names = listed([user + "..." if user.endswith(":") else user for user in users])
+                yield Problem(key, f"belongs to {names}, and {other} is {one_line(chosen)}")
+    if experiment.coordinator.mode == "none":
+        for key, value, default in _placed(experiment, "coordinator"):
+            if value != default:
+                yield Problem(key, "has no effect without coordinator.mode")
+
+
+def _needed(experiment: Experiment) -> Iterator[Problem]:
+    for (key, value), (needed, meaning) in NEEDS.items():
+        if _value(experiment, key) == value and _value(experiment, needed) is None:
+            yield Problem(needed, f'{key} = "{value}" needs it: {meaning}', at=key)
+    topology = experiment.topology
+    if topology.family in BY_POSITION and "threshold" not in topology.model_fields_set:
+        meaning = "the distance within which peers hear each other"
+        text = f"family {topology.family} needs one, such as 0.5, {meaning}"
+        yield Problem("topology.threshold", text, at="topology.family")
+
+
+def _task_problems(experiment: Experiment) -> Iterator[Problem]:
+    task = experiment.task
+    if task.data == "inline" and task.model != "linear" and not matches(task.model, (FACTORY,)):
+        text = f'{brief(task.model)} cannot learn inline data; choose linear or "package.module:factory"'
+        yield Problem("task.model", text)
+    if task.data in ("inline", "none") and task.partition != "iid":
+        yield Problem("task.partition", f'has no effect with task.data = "{task.data}"; leave it out')
+    if task.lr_schedule == "cosine" and experiment.rounds == 0:
+        yield Problem("task.lr_schedule", "cosine ends with the rounds, and rounds = 0 has no end")
+
+
+def _shard_problems(experiment: Experiment) -> Iterator[Problem]:
+    shards, starts = experiment.task.shards or (), experiment.starts()
+    width = next((len(features) for shard in shards for features, _ in shard), 0)
+    for i, shard in enumerate(shards):
+        name = experiment.peers[i].name if i < len(experiment.peers) else f"peer-{i}"
+        if not shard:
+            yield Problem("task.shards", f"{name} has no rows")
+        for row, (features, _) in enumerate(shard):
+            if not features:
+                yield Problem("task.shards", f"row {row} of {name} has no features")
+            elif len(features) != width:
+                text = f"row {row} of {name} has {len(features)} features, and the first row has {width}"
+                yield Problem("task.shards", text)
+    if experiment.task.model == "linear" and starts and len(starts[0]) != width:
+        yield Problem(
+            "task.init",
+            f"a start has length {len(starts[0])}, and the rows of task.shards have {width} features",
+        )
+
+
+def _peer_problems(experiment: Experiment) -> Iterator[Problem]:
+    peers = experiment.peers
+    first: dict[str, int] = {}
+    for i, peer in enumerate(peers):
+        if first.setdefault(peer.name, i) != i:
+            text = f"{brief(peer.name)} is the name of peers.{first[peer.name]} too"
+            yield Problem(f"peers.{i}.name", text)
+    if len({peer.position is None for peer in peers}) == 2:
+        lacking = next(i for i, peer in enumerate(peers) if peer.position is None)
+        yield Problem(f"peers.{lacking}.position", "is missing; either all peers have one, or none has")
+    if experiment.task.partition != "own":
+        return
+    if not peers:
+        yield Problem("task.partition", "own needs [[peers]], each with its data")
+    for i, peer in enumerate(peers):
+        if peer.data is None:
+            yield Problem(f"peers.{i}.data", 'is missing; task.partition = "own" needs it for each peer')
+
+
+def _transport_problems(transport: Transport) -> Iterator[Problem]:
+    for shorter, longer in (("heartbeat_s", "suspect_s"), ("suspect_s", "dead_s")):
+        short, long = getattr(transport, shorter), getattr(transport, longer)
+        if not short < long:
+            yield Problem(f"transport.{shorter}", f"{short} must be below transport.{longer} = {long}")
+
+
+def _count_problems(experiment: Experiment) -> Iterator[Problem]:
+    counts = experiment.stated_counts()
+    if experiment.topology.peers is not None:
+        counts = {"topology.peers": experiment.topology.peers, **counts}
+    if experiment.task.sizes is not None:
+        counts["task.sizes"] = len(experiment.task.sizes)
+    text = disagreement(counts)
+    if text:
+        yield Problem("", text, at=next(iter(counts)))
+
+
+def disagreement(counts: Mapping[str, int]) -> str:
+    """The first two keys that state different numbers of peers, in words; empty if all agree."""
+    phrases = {"topology.peers": "topology.peers = ", "topology.shape": "topology.shape makes "}
+    said = {key: phrases.get(key, f"{'[[peers]]' if key == 'peers' else key} has ") for key in counts}
+    for first, second in zip(counts, list(counts)[1:], strict=False):
+        if counts[first] != counts[second]:
+            return f"{said[first]}{counts[first]}, but {said[second]}{counts[second]}"
+    return ""

@@ -1,0 +1,326 @@
+"""The tables of the experiment file with their defaults, and the experiment that they make up.
+
+A key whose default is None is optional: left out, it says nothing.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from peer.experiment.choices import BY_POSITION
+from peer.experiment.fingerprint import flat, short
+from peer.experiment.values import (
+    FILLED,
+    Address,
+    Advertise,
+    Arguments,
+    Count,
+    Device,
+    Int,
+    Listen,
+    Name,
+    NotNegative,
+    PeerName,
+    Peers,
+    Positive,
+    Probability,
+    Quorum,
+    Seconds,
+    Shard,
+    SomeSeconds,
+    Starts,
+    one_of,
+)
+from peer.experiment.wording import shown
+
+
+class Table(BaseModel):
+    """One table of the file: read-only, and no key in it that is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Task(Table):
+    """[task]: what is trained, on which data, and how one local step goes."""
+
+    model: Annotated[str, one_of("task.model")] = "cnn"
+    data: Annotated[str, one_of("task.data")] = "mnist5k"
+    partition: Annotated[str, one_of("task.partition")] = "iid"
+    alpha: Positive = 0.3
+    classes_per_peer: Count | None = None
+    sizes: Annotated[tuple[Count, ...], FILLED] | None = None
+    rows_per_peer: Count | None = None
+    batch_size: Int = 32
+    local_steps: Count = 1
+    optimizer: Annotated[str, one_of("task.optimizer")] = "sgd"
+    lr: NotNegative = 0.05
+    lr_schedule: Annotated[str, one_of("task.lr_schedule")] = "constant"
+    warmup_rounds: Int = 0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NotNegative = 0.0
+    proximal_mu: NotNegative = 0.0
+    dtype: Annotated[str, one_of("task.dtype")] = "float32"
+    device: Device = "auto"
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    step: Annotated[str, one_of("task.step")] = "auto"
+    shards: Annotated[tuple[Shard, ...], FILLED] | None = None
+    init: Starts | None = None
+
+
+class Topology(Table):
+    """[topology]: who hears whom. `peers` is None where the file does not state it; `metric` is final."""
+
+    family: Annotated[str, one_of("topology.family")] = "ring"
+    peers: Peers | None = None
+    shape: Annotated[tuple[Peers, ...], FILLED] | None = None
+    degree: Int | None = None
+    k: Count | None = None
+    p: Probability | None = None
+    m: Count | None = None
+    fanout: Count | None = None
+    variant: str | None = None
+    speed: NotNegative | None = None
+    margin: NotNegative | None = None
+    args: Arguments | None = None
+    directed: bool | None = None
+    seed: Int | None = None
+    metric: Annotated[str, one_of("topology.metric")] = "hops"
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 1.0
+    weights: Annotated[str, one_of("topology.weights")] = "auto"
+    allow_disconnected: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _metric_of_family(cls, table: object) -> object:
+        if isinstance(table, Mapping) and "metric" not in table and table.get("family") in BY_POSITION:
+            return {**table, "metric": "position"}
+        return table
+
+
+class Algorithm(Table):
+    """[algorithm]: what the peers do with what they hear."""
+
+    name: Annotated[str, one_of("algorithm.name")] = "dpsgd"
+    mode: Annotated[str, one_of("algorithm.mode")] = "sync"
+    order: Annotated[str, one_of("algorithm.order")] = "atc"
+    gamma: Positive | None = None
+    outer_lr: NotNegative | None = None
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    alpha: Positive | None = None
+    max_staleness: Int | None = None
+    allow_unstable: bool | None = None
+    combine: Annotated[str, one_of("algorithm.combine")] = "weighted_sum"
+    tau: Positive | None = None
+    f: Int = 0
+    share: tuple[str, ...] = ("*",)
+    buffers: Annotated[str, one_of("algorithm.buffers")] = "average"
+
+
+class Compression(Table):
+    """[compression]: how a message is made smaller."""
+
+    name: Annotated[str, one_of("compression.name")] = "none"
+    k: Count | None = None
+    fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    levels: Count | None = None
+    rank: Count | None = None
+
+
+class Coordinator(Table):
+    """[coordinator]: the optional parameter server or ring."""
+
+    mode: Annotated[str, one_of("coordinator.mode")] = "none"
+    name: PeerName = "coordinator"
+    aggregate: Annotated[str, one_of("coordinator.aggregate")] = "gradients"
+    weighting: Annotated[str, one_of("coordinator.weighting")] = "samples"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    server_optimizer: Annotated[str, one_of("coordinator.server_optimizer")] = "sgd"
+    server_lr: NotNegative | None = None
+    staleness: Annotated[str, one_of("coordinator.staleness")] = "constant"
+    max_staleness: Int = 0
+    quorum: Quorum = 0.8
+    timer_s: Seconds = 0.0
+    late: Annotated[str, one_of("coordinator.late")] = "drop"
+    buffer: Count = 10
+    servers: Count = 1
+    arrival: Annotated[str, one_of("coordinator.arrival")] = "clock"
+    delay: Int = 0
+    engine: Annotated[str, one_of("coordinator.engine")] = "own"
+
+
+class Network(Table):
+    """[network]: the links of the events engine."""
+
+    latency_ms: NotNegative = 0.0
+    jitter_ms: NotNegative = 0.0
+    bandwidth_mbps: NotNegative = 0.0
+    loss: Probability = 0.0
+    duplicate: Probability = 0.0
+    reorder: Probability = 0.0
+    file: str = ""
+
+
+class Speed(Table):
+    """[speed]: how long local steps take in the events engine."""
+
+    step_s: Positive = 1.0
+    factors: tuple[Positive, ...] = ()
+    distribution: Annotated[str, one_of("speed.distribution")] = "constant"
+    sigma: NotNegative | None = None
+
+
+class Faults(Table):
+    """[faults]: what goes wrong, and when."""
+
+    schedule: tuple[dict[str, Any], ...] = ()
+    attackers: tuple[dict[str, Any], ...] = ()
+    per_minute: NotNegative = 0.0
+
+
+class Transport(Table):
+    """[transport]: sockets, and how long a silent peer is waited for."""
+
+    listen: Listen = "auto"
+    advertise: Advertise = ""
+    plane: Annotated[str, one_of("transport.plane")] = "auto"
+    overlap: bool = False
+    round_deadline_s: Seconds = 0.0
+    heartbeat_s: SomeSeconds = 0.5
+    suspect_s: SomeSeconds = 3.0
+    dead_s: SomeSeconds = 5.0
+    join_s: SomeSeconds = 60.0
+
+
+class Checkpoint(Table):
+    """[checkpoint]: how often a peer saves itself, and how many of these are kept."""
+
+    every_rounds: Int = 0
+    keep: Count = 3
+
+
+class Record(Table):
+    """[record]: what the summary holds, and whether a diverged run goes on."""
+
+    params: Annotated[str, one_of("record.params")] = "none"
+    on_divergence: Annotated[str, one_of("record.on_divergence")] = "stop"
+
+
+class PeerEntry(Table):
+    """One of [[peers]]: a machine, or a peer with properties of its own."""
+
+    name: PeerName
+    address: Address | None = None
+    listen: Listen | None = None
+    advertise: Advertise | None = None
+    position: tuple[float, float] | None = None
+    key: str | None = None
+    data: Annotated[str, one_of("peers.data")] | None = None
+    device: Device | None = None
+
+
+class Experiment(Table):
+    """A checked experiment. Two are equal when their keys are; where they were read from does not count."""
+
+    name: Name = "experiment"
+    seed: Int = 0
+    rounds: Int = 200
+    stop_when: str = ""
+    stop_after_s: Seconds = 0.0
+    eval_every: Count = 10
+    task: Task = Task()
+    topology: Topology = Topology()
+    algorithm: Algorithm = Algorithm()
+    compression: Compression = Compression()
+    coordinator: Coordinator = Coordinator()
+    network: Network = Network()
+    speed: Speed = Speed()
+    faults: Faults = Faults()
+    transport: Transport = Transport()
+    checkpoint: Checkpoint = Checkpoint()
+    record: Record = Record()
+    peers: tuple[PeerEntry, ...] = ()
+
+    _path: Path | None = PrivateAttr(default=None)
+    _folder: Path = PrivateAttr(default=Path("."))
+    _overrides: dict[str, object] = PrivateAttr(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    @property
+    def path(self) -> Path | None:
+        """The file this was read from; None where there was none."""
+        return self._path
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths and the user's modules are looked for; absolute after `load`."""
+        return self._folder
+
+    @property
+    def source_overrides(self) -> dict[str, object]:
+        """Dotted key -> value of what `load` was told to override."""
+        return dict(self._overrides)
+
+    def to_toml(self) -> str:
+        """The experiment as resolved, every key with its value; it loads back to an equal experiment."""
+        tables = self.model_dump(exclude_none=True)
+        if not self.peers:
+            del tables["peers"]
+        return tomli_w.dumps(tables)
+
+    def init_is_nested(self) -> bool:
+        """Whether task.init gives each peer a start of its own."""
+        return self.task.init is not None and isinstance(self.task.init[0], tuple)
+
+    def starts(self) -> tuple[tuple[float, ...], ...]:
+        """The rows of task.init: none, one for all peers, or one for each."""
+        rows = self.task.init or ()
+        nested = tuple(row for row in rows if isinstance(row, tuple))
+        flat = tuple(number for number in rows if isinstance(number, float))
+        return nested or ((flat,) if flat else ())
+
+    def stated_counts(self) -> dict[str, int]:
+        """Key -> number of peers, where a key but topology.peers fixes it; a graph file is not read here."""
+        counts = {}
+        if self.topology.shape is not None:
+            counts["topology.shape"] = math.prod(self.topology.shape)
+        if self.task.shards is not None:
+            counts["task.shards"] = len(self.task.shards)
+        if self.task.init is not None and self.init_is_nested():
+            counts["task.init"] = len(self.task.init)
+        if self.peers:
+            counts["peers"] = sum(not self._is_coordinator(peer) for peer in self.peers)
+        return counts
+
+    def fingerprint(self) -> dict[str, str]:
+        """Dotted key -> short text, for each key of the digest; above 64 characters, the text's hash."""
+        return {key: short(shown(value)) for key, value in self._digested().items()}
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of what peers must agree on to train together.
+
+        That is seed, rounds, task (without device, threads and step), topology, algorithm, compression and
+        coordinator.
+        """
+        canonical = json.dumps(self._digested(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def _digested(self) -> dict[str, object]:
+        tables = {"task", "topology", "algorithm", "compression", "coordinator"}
+        kept = self.model_dump(include={"seed", "rounds"} | tables, exclude_none=True)
+        for local in ("device", "threads", "step"):
+            del kept["task"][local]
+        return dict(flat(kept))
+
+    def _is_coordinator(self, peer: PeerEntry) -> bool:
+        return self.coordinator.mode != "none" and peer.name == self.coordinator.name

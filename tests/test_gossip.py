@@ -1,0 +1,660 @@
+"""The gossip core: stories of one peer as they should go, and beds of many under any schedule.
+
+A story's lines with ">" are told to the core; the indented lines are what it then asks for.
+"""
+
+import re
+from copy import deepcopy
+from math import fsum
+from random import Random
+from textwrap import dedent
+
+import numpy as np
+import pytest
+from fake_link import Bed, Matrix, dense
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from peer.protocol.gossip import LEAD_ROUNDS, Gossip
+from peer.protocol.messages import (
+    Alert,
+    Bye,
+    Command,
+    Data,
+    Done,
+    Effect,
+    Event,
+    Finish,
+    Heartbeat,
+    Message,
+    Mix,
+    Mixed,
+    Neighbourhood,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Send,
+    Tick,
+    Train,
+    Trained,
+)
+
+# ---- Stories
+
+
+def parse_event(line: str, core: Gossip) -> Event:
+    word, *rest = line.split()
+    match word, rest:
+        case "joined", [peer]:
+            return PeerJoined(int(peer))
+        case "lost", [peer, *reason]:
+            return PeerLost(int(peer), " ".join(reason))
+        case "trained", []:
+            return Trained(core.round, f"{core.me}'s")
+        case "mixed", ["without", peer]:
+            return Mixed(core.round, core.exchange, f"{core.me}'s next", (int(peer),))
+        case "mixed", []:
+            return Mixed(core.round, core.exchange, f"{core.me}'s next")
+        case "stop", []:
+            return Command("stop")
+        case "tick", []:
+            return Tick()
+        case sender, [kind, number]:
+            return Received(int(sender), parse_message(kind, number, f"{sender}'s"))
+    raise AssertionError(line)
+
+
+def parse_message(kind: str, number: str, payload: str) -> Message:
+    if kind == "data":
+        round, exchange = number.split(".")
+        return Data(int(round), int(exchange), payload)
+    return {"done": Done, "heartbeat": Heartbeat, "bye": Bye}[kind](int(number))
+
+
+def show_message(message: Message) -> str:
+    match message:
+        case Data(round, exchange):
+            return f"data {round}.{exchange}"
+        case Done(round):
+            return f"done {round}"
+        case Bye(rounds):
+            return f"bye {rounds}"
+    raise AssertionError(message)
+
+
+def show(effect: Effect) -> str:
+    match effect:
+        case Train(round):
+            return f"train {round}"
+        case Send(to, message):
+            return f"to {to}: {show_message(message)}"
+        case Mix(round, exchange, _, terms):
+            return f"mix {round}.{exchange}: " + " + ".join(f"{term.weight:g} x {term.payload}" for term in terms)
+        case Finish(outcome):
+            return f"finish: {outcome}"
+        case Alert(text, peer):
+            return f"alert, {peer}: {text}"
+    raise AssertionError(effect)
+
+
+def check(core: Gossip, story: str) -> None:
+    """Play the lines with ">" and compare all that the core asks for with the story."""
+    told = [f"> {core.me} starts", *(f"    {show(effect)}" for effect in core.start(0.0))]
+    lines = dedent(story).strip().splitlines()
+    for line in lines[1:]:
+        if line.startswith(">"):
+            told.append(line)
+            text = re.sub(r"\s*\(.*\)$", "", line[1:])
+            told += [f"    {show(effect)}" for effect in core.handle(parse_event(text, core), 0.0)]
+    assert told == lines
+
+
+def peer_of(
+    me: int, weights: dict[int, float], listeners: tuple[int, ...], rounds: int = 2, exchanges: int = 1
+) -> Gossip:
+    return Gossip(me, rounds, lambda _: Neighbourhood(weights, listeners), exchanges=exchanges)
+
+
+def in_a_ring_of_three(rounds: int = 2, exchanges: int = 1) -> Gossip:
+    return peer_of(1, {0: 0.25, 1: 0.5, 2: 0.25}, (0, 2), rounds, exchanges)
+
+
+def test_two_rounds_in_a_ring_of_three() -> None:
+    check(
+        in_a_ring_of_three(),
+        """
+        > 1 starts
+        > joined 0
+        > 0 data 0.0  (0 has begun already)
+        > joined 2
+            train 0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+        > 2 data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > 0 data 1.0  (of the next round: kept)
+        > mixed
+            train 1
+        > 2 data 1.0
+        > trained
+            to 0: data 1.0
+            to 2: data 1.0
+            mix 1.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > 2 bye 2
+        > mixed
+            to 0: bye 2
+            to 2: bye 2
+        > 0 heartbeat 2
+        > 0 bye 2
+            finish: finished
+        """,
+    )
+
+
+def test_two_exchanges_in_a_round() -> None:
+    check(
+        in_a_ring_of_three(rounds=1, exchanges=2),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+        > 0 data 0.0
+        > 2 data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > 0 data 0.1  (0 was faster)
+        > mixed
+            to 0: data 0.1
+            to 2: data 0.1
+        > 2 data 0.1
+            mix 0.1: 0.25 x 0's + 0.5 x 1's next + 0.25 x 2's
+        > mixed
+            to 0: bye 1
+            to 2: bye 1
+        > 2 bye 1
+        > 0 bye 1
+            finish: finished
+        """,
+    )
+
+
+def test_who_speaks_on_a_one_way_edge_is_at_most_one_round_ahead() -> None:
+    check(
+        peer_of(0, {0: 1.0}, (1,), rounds=4),
+        """
+        > 0 starts
+        > joined 1
+            train 0
+        > trained
+            to 1: data 0.0
+            mix 0.0: 1 x 0's
+        > mixed
+            train 1
+        > trained
+            to 1: data 1.0
+            mix 1.0: 1 x 0's
+        > mixed
+            train 2
+        > trained
+            mix 2.0: 1 x 0's
+        > mixed  (1 has not mixed round 0: round 2 has to wait)
+        > 1 heartbeat 0
+        > 1 done 0
+            to 1: data 2.0
+            train 3
+        > trained
+            mix 3.0: 1 x 0's
+        > mixed  (nor does the goodbye overtake what has to wait)
+        > 1 heartbeat 2
+            to 1: data 3.0
+            to 1: bye 4
+        > 1 done 1
+        > 1 done 2
+        > 1 done 3
+        > 1 bye 4
+            finish: finished
+        """,
+    )
+
+
+def test_who_hears_on_a_one_way_edge_says_when_it_has_mixed() -> None:
+    check(
+        peer_of(1, {0: 0.5, 1: 0.5}, (), rounds=2),
+        """
+        > 1 starts
+        > joined 0
+            train 0
+        > 0 data 0.0
+        > 0 data 1.0
+        > trained
+            mix 0.0: 0.5 x 0's + 0.5 x 1's
+        > 0 bye 2  (with all that it had to say)
+        > mixed
+            train 1
+        > trained
+            mix 1.0: 0.5 x 0's + 0.5 x 1's
+        > mixed
+            to 0: bye 2
+            finish: finished
+        """,
+    )
+
+
+def test_a_death_in_the_middle_of_a_round() -> None:
+    check(
+        in_a_ring_of_three(),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+        > 2 data 0.0
+        > lost 0 silent for 5.0 s
+            alert, 0: lost: silent for 5.0 s
+            mix 0.0: 0.75 x 1's + 0.25 x 2's
+        > 0 data 0.0  (too late: the dead stay dead)
+        > lost 0 once more
+        > mixed
+            train 1
+        > trained
+            to 2: data 1.0
+        > 2 data 1.0
+            mix 1.0: 0.75 x 1's + 0.25 x 2's
+        > 2 bye 2
+        > mixed
+            to 2: bye 2
+            finish: finished
+        """,
+    )
+
+
+def test_what_the_dead_have_said_still_counts() -> None:
+    core = in_a_ring_of_three()
+    check(
+        core,
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > 0 data 0.0
+        > 0 data 1.0
+        > lost 0 its connection broke
+            alert, 0: lost: its connection broke
+        > 2 data 0.0
+        > trained
+            to 2: data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > mixed
+            train 1
+        > trained
+            to 2: data 1.0
+        > lost 2 its connection broke
+            alert, 2: lost: its connection broke
+            mix 1.0: 0.25 x 0's + 0.75 x 1's
+        > mixed
+            finish: finished
+        """,
+    )
+    assert core.short_rounds == 1
+
+
+def test_a_message_that_is_not_finite() -> None:
+    core = in_a_ring_of_three(rounds=1)
+    check(
+        core,
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+        > 0 data 0.0
+        > 2 data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > mixed without 2
+            alert, 2: what it sent in round 0 is not finite and was not mixed
+            to 0: bye 1
+            to 2: bye 1
+        > 0 bye 1
+        > 2 bye 1
+            finish: finished
+        """,
+    )
+    assert core.short_rounds == 1
+    assert core.lost == {}
+
+
+def test_a_neighbour_that_never_comes() -> None:
+    check(
+        in_a_ring_of_three(),
+        """
+        > 1 starts
+        > joined 2
+        > lost 0 never heard within 60 s
+            alert, 0: lost: never heard within 60 s
+            train 0
+        > trained
+            to 2: data 0.0
+        """,
+    )
+
+
+def test_a_stop_in_the_middle() -> None:
+    core = in_a_ring_of_three()
+    check(
+        core,
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > stop
+            to 0: bye 0
+            to 2: bye 0
+            finish: interrupted
+        > trained  (the local step at hand still ends)
+        > mixed
+        > 0 data 0.0
+        > 0 data 9.0
+        > 2 bye 0
+        > lost 0 gone
+        > stop
+        """,
+    )
+    assert core.lost == {}
+
+
+def test_a_stop_after_the_own_last_round_makes_it_no_less_finished() -> None:
+    check(
+        in_a_ring_of_three(rounds=1),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+        > 0 data 0.0
+        > 2 data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > mixed
+            to 0: bye 1
+            to 2: bye 1
+        > stop
+            finish: finished
+        """,
+    )
+
+
+def test_a_neighbour_that_was_stopped_leaves_early() -> None:
+    check(
+        in_a_ring_of_three(),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > 0 data 0.0
+        > 0 bye 0
+            alert, 0: lost: left after round 0
+        > trained
+            to 2: data 0.0
+        > 2 data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        """,
+    )
+
+
+def test_without_a_last_round_every_goodbye_is_early() -> None:
+    check(
+        in_a_ring_of_three(rounds=0),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > 0 bye 7
+            alert, 0: lost: left after round 7
+        > stop
+            to 2: bye 0
+            finish: interrupted
+        """,
+    )
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_goodbyes_in_either_order(first: int) -> None:
+    last = 2 - first
+    check(
+        in_a_ring_of_three(rounds=1),
+        f"""
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > {first} data 0.0
+        > {last} data 0.0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        > {first} bye 1  (before the own round is mixed)
+        > lost {first} its address refuses new connections  (it has gone home: no loss)
+        > mixed
+            to 0: bye 1
+            to 2: bye 1
+        > {last} bye 1
+            finish: finished
+        """,
+    )
+
+
+def test_a_peer_without_neighbours_trains_alone() -> None:
+    check(
+        peer_of(0, {0: 1.0}, (), rounds=1),
+        """
+        > 0 starts
+            train 0
+        > trained
+            mix 0.0: 1 x 0's
+        > mixed
+            finish: finished
+        """,
+    )
+
+
+# ---- Neighbours that break the rules
+
+
+def test_too_far_ahead_is_no_right_peer() -> None:
+    check(
+        in_a_ring_of_three(rounds=9),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > 0 data 1.0
+        > 0 data 2.0
+            alert, 0: lost: sent a message of round 2 while this is round 0
+        > 0 data 4611686018427387904.0
+        > 2 heartbeat 4611686018427387904
+        > 2 done 4611686018427387904
+        > 2 data 9.0
+            alert, 2: lost: sent a message of round 9 while this is round 0
+        > 3 data 0.0  (no neighbour)
+        """,
+    )
+
+
+def test_a_goodbye_without_the_messages_before_it_does_not_stall_the_round() -> None:
+    check(
+        in_a_ring_of_three(rounds=2),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > trained
+            to 0: data 0.0
+            to 2: data 0.0
+        > 2 data 0.0
+        > 0 data 1.0
+        > 0 bye 2
+            alert, 0: lost: said goodbye with messages missing, in round 0
+            mix 0.0: 0.75 x 1's + 0.25 x 2's
+        """,
+    )
+
+
+@pytest.mark.parametrize("told", ["0 data 0.0", "0 data 0.7", "1 data 0.0", "5 data 0.0"])
+def test_what_is_not_wanted_is_not_kept(told: str) -> None:
+    """Repeated while it is mixed, of an exchange that there is not, from itself, from one that is not heard."""
+    core = peer_of(1, {0: 0.5, 1: 0.5}, (0, 5))
+    for line in ["joined 0", "joined 5", "trained", "0 data 0.0"]:
+        core.handle(parse_event(line, core), 0.0)
+    assert core.phase == "mixing"
+    assert core.handle(parse_event(told, core), 0.0) == []
+    assert core._inbox == {}
+
+
+# ---- Any schedule
+
+
+@st.composite
+def matrices(draw: st.DrawFn, directed: bool | None = None) -> Matrix:
+    """Row-stochastic matrices of connected graphs and of strongly connected digraphs."""
+    n = draw(st.integers(2, 6), label="peers")
+    arcs = {(i, draw(st.integers(0, i - 1))) for i in range(1, n)}  # a tree
+    extra = draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=6))
+    if draw(st.booleans()) if directed is None else directed:
+        arcs = {(i, (i + 1) % n) for i in range(n)} | extra
+    else:
+        arcs |= extra | {(j, i) for i, j in arcs | extra}
+    matrix = [[0.0] * n for _ in range(n)]
+    for i in range(n):
+        heard = {i} | {j for a, j in arcs if a == i}
+        parts = {j: draw(st.integers(0 if j == i else 1, 5)) for j in sorted(heard)}
+        for j, part in parts.items():
+            matrix[i][j] = part / sum(parts.values())
+    return matrix
+
+
+schedules = st.builds(Random, st.integers(0, 2**32 - 1))
+beds = settings(deadline=None, max_examples=100, print_blob=True)
+
+
+@beds
+@given(matrix=matrices(), rounds=st.integers(1, 4), exchanges=st.integers(1, 3), random=schedules)
+def test_the_result_is_the_matrix_product_whatever_the_schedule(
+    matrix: Matrix, rounds: int, exchanges: int, random: Random
+) -> None:
+    bed = Bed(matrix, rounds, exchanges)
+    bed.join_all()
+    bed.run(random)
+    assert bed.finished == dict.fromkeys(range(len(matrix)), "finished")
+    assert bed.x == dense(matrix, rounds, exchanges)
+    assert bed.alerts == []
+    assert all(core.lost == {} and core.short_rounds == 0 and core._inbox == {} for core in bed.cores)
+    assert len(bed.mixes) == len(matrix) * rounds * exchanges
+
+
+def test_and_the_dense_product_is_the_right_one() -> None:
+    ring = [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]]
+    x = np.arange(3.0)
+    for round in range(5):
+        x = np.linalg.matrix_power(ring, 2) @ (x + (np.arange(3) + 1) / (round + 3))
+    assert dense(ring, 5, 2) == pytest.approx(x.tolist(), rel=1e-12)
+
+
+@beds
+@given(matrix=matrices(), rounds=st.integers(1, 3), random=schedules)
+def test_heartbeats_change_nothing(matrix: Matrix, rounds: int, random: Random) -> None:
+    bed = Bed(matrix, rounds)
+    bed.join_all()
+    while steps := bed.possible():
+        bed.do(*random.choice(steps))
+        if random.random() < 0.2:
+            bed.beat(random.randrange(len(matrix)))
+    assert bed.finished == dict.fromkeys(range(len(matrix)), "finished")
+    assert bed.x == dense(matrix, rounds, 1)
+
+
+@beds
+@given(matrix=matrices(directed=True), random=schedules)
+def test_nobody_runs_away_on_one_way_edges(matrix: Matrix, random: Random) -> None:
+    """One link stands still as long as anything else moves: the others get no farther than the bound allows."""
+    bed = Bed(matrix, rounds=20)
+    bed.join_all()
+    still = random.choice(sorted(bed.links))
+    while steps := [pair for pair in bed.possible() if pair != still]:
+        bed.do(*random.choice(steps))
+    speaker, listener = (bed.cores[peer] for peer in still)
+    assert len(bed.links[still]) <= LEAD_ROUNDS + 2  # the messages of so many rounds, or as many Done
+    assert speaker.round - listener.round <= LEAD_ROUNDS + 2
+    bed.run(random)
+    assert bed.x == dense(matrix, 20, 1)
+
+
+@beds
+@given(
+    matrix=matrices(),
+    rounds=st.integers(1, 4),
+    exchanges=st.integers(1, 2),
+    deaths=st.lists(st.integers(0, 60), max_size=4),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    random=schedules,
+)
+@example(matrix=[[0.5, 0.5], [0.5, 0.5]], rounds=1, exchanges=1, deaths=[0], cuts=[], random=Random(0))
+def test_survivors_always_finish(
+    matrix: Matrix, rounds: int, exchanges: int, deaths: list[int], cuts: list[int], random: Random
+) -> None:
+    """Deaths and false deaths at any step, learnt of at any time after; the weights still sum to 1, see the bed."""
+    bed = Bed(matrix, rounds, exchanges)
+    bed.join_all()
+    step = 0
+    while (steps := bed.possible()) or step <= max([*deaths, *cuts], default=0):
+        for _ in range(deaths.count(step)):
+            bed.kill(random.randrange(len(matrix)), random)
+        for _ in range(cuts.count(step)):
+            bed.cut(*random.choice(sorted(bed.links)), random)
+        step += 1
+        if steps := bed.possible():
+            bed.do(*random.choice(steps))
+    survivors = set(range(len(matrix))) - bed.dead
+    assert {peer for peer in bed.finished if peer not in bed.dead} == survivors
+    assert all(bed.finished[peer] == "finished" for peer in survivors)
+    for mix in bed.mixes:
+        assert abs(fsum(term.weight for term in mix.terms) - 1.0) < 1e-12
+
+
+@beds
+@given(matrix=matrices(), random=schedules, data=st.data())
+def test_nothing_matters_after_the_end(matrix: Matrix, random: Random, data: st.DataObject) -> None:
+    bed = Bed(matrix, rounds=1)
+    bed.join_all()
+    bed.run(random)
+    core = bed.cores[0]
+    before = deepcopy(vars(core))
+    peers = st.sampled_from(sorted(core.neighbours))
+    numbers = st.integers(0, 9)
+    messages = st.builds(Data, numbers, numbers, numbers) | st.sampled_from([Done(1), Heartbeat(9), Bye(0), Bye(1)])
+    events = (
+        st.builds(Received, peers, messages)
+        | st.builds(PeerLost, peers, st.just("gone"))
+        | st.sampled_from([Command("stop"), Tick(), Trained(1, 0.0), Mixed(0, 0, None)])
+    )
+    for event in data.draw(st.lists(events, min_size=1, max_size=5)):
+        assert core.handle(event, 0.0) == []
+    assert vars(core) == before

@@ -1,0 +1,761 @@
+"""Links over real sockets: both ends are polled by one thread until what is wanted has happened, or it is too late."""
+
+import gc
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from select import select
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+import zmq
+
+from peer.errors import ConfigError
+from peer.network.greeting import Greeting, from_wire
+from peer.network.links import FLUSH_S, LinkEvent, Links
+from peer.network.wire import CHUNK_BYTES, Ack, Beat, Chunk, Header, Hello, Refuse, Welcome, decode, encode
+from peer.protocol.messages import Alert, Bye, Data, Done, Greeted, Heartbeat, Message, Received, Severed
+
+LATE_S = 20.0
+PAYLOAD_BYTES = (5_000_000, 1000)
+LOOPBACK = "tcp://127.0.0.1:*"
+
+A, B, C = 0, 1, 2
+NAMES = {A: "anna", B: "bela", C: "cora"}
+
+
+def greeting_of(peer: int, **changes: Any) -> Greeting:
+    greeting = Greeting(
+        name=NAMES[peer],
+        session=f"session of {NAMES[peer]}",
+        digest="d1",
+        fingerprint={"seed": "0", "task.lr": "0.05"},
+        layout_digest="l1",
+        layout=["w [2] float32"],
+        code="c1",
+        device="cpu",
+        step="fused",
+    )
+    return replace(greeting, **changes)
+
+
+def header_of(frames: list[bytes]) -> Header:
+    """The header of a message, its greeting checked."""
+    header, _ = decode(frames)
+    if isinstance(header, Hello | Welcome):
+        return replace(header, greeting=from_wire(header.greeting).to_wire())
+    return header
+
+
+def payload(exchange: int, seed: int) -> bytes:
+    return Random(seed).randbytes(PAYLOAD_BYTES[exchange])
+
+
+@dataclass
+class Side:
+    """One peer's links and all that came out of them."""
+
+    links: Links
+    events: list[LinkEvent] = field(default_factory=list)
+    beats: int = 0
+
+    def step(self) -> None:
+        self.events += self.links.poll(0.005)
+
+    def beat(self) -> None:
+        self.links.beat(self.beats)
+        self.beats += 1
+
+    def greeted(self, peer: int) -> bool:
+        return Greeted(peer) in self.events
+
+    def messages(self, peer: int) -> list[Message]:
+        """What has come from a neighbour, heartbeats apart."""
+        received = [event for event in self.events if isinstance(event, Received) and event.sender == peer]
+        return [event.message for event in received if not isinstance(event.message, Heartbeat)]
+
+    def heartbeats(self, peer: int) -> int:
+        return sum(event.sender == peer for event in self.events if isinstance(event, Received)) - len(
+            self.messages(peer)
+        )
+
+    def alerts(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Alert)]
+
+    def severed(self) -> list[Severed]:
+        return [event for event in self.events if isinstance(event, Severed)]
+
+
+class Proxy:
+    """A TCP relay in front of an endpoint. It cuts its connections when so many bytes have passed."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._target = ("127.0.0.1", int(endpoint.rpartition(":")[2]))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.cut_after: list[int] = []
+        self.cuts = 0
+        self.passed = 0
+
+    def step(self) -> None:
+        if select([self._listener], [], [], 0)[0]:
+            there = socket.create_connection(self._target)
+            here, _ = self._listener.accept()
+            self._pairs.append((here, there))
+        for here, there in list(self._pairs):
+            if not (self._relay(here, there) and self._relay(there, here)):
+                self._close(here, there)
+            if self.cut_after and self.passed > self.cut_after[0]:
+                self.passed -= self.cut_after.pop(0)
+                self.cut()
+
+    def cut(self) -> None:
+        self.cuts += bool(self._pairs)
+        for pair in list(self._pairs):
+            self._close(*pair)
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.close()
+
+    def _relay(self, source: socket.socket, sink: socket.socket) -> bool:
+        if not select([source], [sink], [], 0)[0] or not select([], [sink], [], 0)[1]:
+            return True
+        try:
+            some = source.recv(100_000)
+            sink.sendall(some)
+        except ConnectionError:
+            return False
+        self.passed += len(some)
+        return bool(some)
+
+    def _close(self, here: socket.socket, there: socket.socket) -> None:
+        if (here, there) in self._pairs:
+            self._pairs.remove((here, there))
+        here.close()
+        there.close()
+
+
+class Room:
+    """Whatever a test opens, and the clock by which it moves."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.moving: list[Side | Proxy] = []
+        self.opened: list[Any] = []
+
+    def side(self, peer: int, *neighbours: int, listen: str | None = LOOPBACK, **changes: Any) -> Side:
+        names = {other: NAMES[other] for other in neighbours}
+        side = Side(Links(names, greeting_of(peer, **changes), PAYLOAD_BYTES, listen))
+        self.moving.append(side)
+        self.opened.append(side.links)
+        return side
+
+    def pair(self) -> tuple[Side, Side]:
+        """A and B, who have greeted; B has dialled."""
+        a, b = self.side(A, B), self.side(B, A, listen=None)
+        b.links.dial(A, endpoint_of(a))
+        self.drive(lambda: a.greeted(B) and b.greeted(A))
+        return a, b
+
+    def proxy(self, endpoint: str) -> Proxy:
+        proxy = Proxy(endpoint)
+        self.moving.append(proxy)
+        self.opened.append(proxy)
+        return proxy
+
+    def raw(self, kind: int) -> "zmq.Socket[bytes]":
+        """A socket that speaks ZeroMQ and says what it likes."""
+        raw = self.context.socket(kind)
+        raw.setsockopt(zmq.LINGER, 0)
+        self.opened.append(raw)
+        return raw
+
+    def leave(self, side: Side) -> None:
+        """This side is polled no more."""
+        self.moving.remove(side)
+
+    def gone(self, side: Side) -> None:
+        """A peer ends from one moment to the next: nothing is flushed."""
+        self.leave(side)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("peer.network.links.FLUSH_S", 0.0)
+            side.links.close()
+        self.opened.remove(side.links)
+
+    def drive(self, until: Callable[[], object]) -> None:
+        """Move everything until something holds; beat ten times a second."""
+        begun_s = beat_s = monotonic()
+        while not until():
+            now_s = monotonic()
+            assert now_s - begun_s < LATE_S, [(side.events) for side in self.moving if isinstance(side, Side)]
+            for moving in self.moving:
+                moving.step()
+                if now_s >= beat_s and isinstance(moving, Side):
+                    moving.beat()
+            if now_s >= beat_s:
+                beat_s = now_s + 0.1
+
+    def close(self) -> None:
+        for opened in self.opened:
+            opened.close()
+        self.context.term()
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    room = Room()
+    yield room
+    room.close()
+
+
+def endpoint_of(side: Side) -> str:
+    assert side.links.endpoint is not None
+    return side.links.endpoint
+
+
+def free_endpoint() -> str:
+    """An address of which the system says that it is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+# ---- Greetings that succeed
+
+
+def test_two_greet_and_hear_each_other(room: Room) -> None:
+    a, b = room.pair()
+    a.links.send(B, Data(0, 1, payload(1, 1)))
+    b.links.send(A, Done(7))
+    b.links.send(A, Heartbeat(8))
+    room.drive(lambda: a.messages(B) and b.messages(A) and Received(B, Heartbeat(8)) in a.events)
+    assert a.messages(B) == [Done(7)]
+    assert b.messages(A) == [Data(0, 1, payload(1, 1))]
+    assert a.events.count(Greeted(B)) == b.events.count(Greeted(A)) == 1
+    assert a.alerts() == b.alerts() == []
+    assert a.links.traffic.payload_bytes == PAYLOAD_BYTES[1]
+    assert a.links.traffic.wire_bytes > PAYLOAD_BYTES[1]
+    assert b.links.traffic.payload_bytes == 0
+
+
+def test_who_dials_may_come_first(room: Room) -> None:
+    b = room.side(B, A, listen=None)
+    endpoint = free_endpoint()
+    b.links.dial(A, endpoint)
+    b.links.send(A, Done(1))
+    room.drive(lambda: b.beats == 3)
+    a = room.side(A, B, listen=endpoint)
+    room.drive(lambda: a.messages(B) and b.greeted(A))
+    assert a.events.index(Greeted(B)) < a.events.index(Received(B, Done(1)))
+    assert b.severed() == []
+
+
+def test_one_dials_many_and_many_dial_one(room: Room) -> None:
+    sides = {A: room.side(A, B, C), B: room.side(B, A, C), C: room.side(C, A, B)}
+    for one, other in [(B, A), (C, A), (C, B)]:
+        sides[one].links.dial(other, endpoint_of(sides[other]))
+    pairs = [(one, other) for one in sides for other in sides if one != other]
+    for one, other in pairs:
+        sides[one].links.send(other, Done(10 * one + other))
+    room.drive(lambda: all(sides[other].messages(one) for one, other in pairs))
+    for one, other in pairs:
+        assert sides[other].messages(one) == [Done(10 * one + other)]
+
+
+def test_ipv6(room: Room) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    a, b = room.side(A, B, listen="tcp://[::1]:*"), room.side(B, A, listen=None)
+    assert endpoint_of(a).startswith("tcp://[::1]:")
+    b.links.dial(A, endpoint_of(a))
+    room.drive(lambda: a.greeted(B) and b.greeted(A))
+
+
+# ---- Greetings that are refused
+
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "another experiment": (
+        {"digest": "d2", "fingerprint": {"seed": "0", "task.lr": "0.1"}},
+        "another experiment: task.lr is 0.05 at anna and 0.1 at bela",
+    ),
+    "another layout": (
+        {"layout_digest": "l2", "layout": ["w [3] float32"]},
+        "another model layout: w [2] float32 at anna, w [3] float32 at bela",
+    ),
+    "other code": ({"code": "c2"}, "another version of the user's code: c1 at anna, c2 at bela"),
+    "an unknown name": ({"name": "mallory"}, "mallory is not a neighbour that dials anna"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_tells_both_sides_why(room: Room, name: str) -> None:
+    change, reason = REFUSALS[name]
+    a, b = room.side(A, B), room.side(B, A, listen=None, **change)
+    b.links.dial(A, endpoint_of(a))
+    room.drive(lambda: a.alerts() and b.alerts() and b.beats > 3)
+    name = change.get("name", "bela")
+    assert a.alerts() == [f"the greeting of {name} was refused: {reason}"]
+    assert b.alerts() == [f"anna: it refuses this peer: {reason}"]
+    assert not a.greeted(B)
+    assert not b.greeted(A)
+
+
+def test_another_name_at_the_address(room: Room) -> None:
+    """B takes C for A. It is told so, and the right connection of B and C is not disturbed."""
+    c, b = room.side(C, B), room.side(B, A, C, listen=None)
+    b.links.dial(A, endpoint_of(c))
+    b.links.dial(C, endpoint_of(c))
+    b.links.send(C, Done(1))
+    room.drive(lambda: c.messages(B) and b.alerts() and b.beats > 3)
+    c.links.send(B, Done(2))
+    room.drive(lambda: b.messages(C))
+    assert c.alerts() == ["the greeting of bela was refused: bela looks for anna, and this is cora"]
+    assert b.alerts() == ["anna: it refuses this peer: bela looks for anna, and this is cora"]
+    assert b.severed() == c.severed() == []
+
+
+def test_an_impostor_at_the_address(room: Room) -> None:
+    """One that answers with another name than the one that was looked for."""
+    router = room.raw(zmq.ROUTER)
+    router.bind(LOOPBACK)
+    b = room.side(B, A, listen=None)
+    b.links.dial(A, router.getsockopt(zmq.LAST_ENDPOINT).decode())
+    room.drive(lambda: router.poll(0))
+    route, hello = router.recv_multipart()
+    assert header_of([hello]) == Hello(1, "anna", greeting_of(B).to_wire())
+    router.send_multipart([route, encode(Welcome(1, greeting_of(C).to_wire()))])
+    room.drive(lambda: b.alerts())
+    words = "anna was expected at this address, and cora answered"
+    assert b.alerts() == [f"anna: its greeting was refused: {words}"]
+    while (header := header_of(router.recv_multipart()[1:])) == Hello(1, "anna", greeting_of(B).to_wire()):
+        pass
+    assert header == Refuse(words)
+
+
+def test_a_welcome_to_an_earlier_connection_is_none(room: Room) -> None:
+    router = room.raw(zmq.ROUTER)
+    router.bind(LOOPBACK)
+    b = room.side(B, A, listen=None)
+    b.links.send(A, Done(1))
+    b.links.dial(A, router.getsockopt(zmq.LAST_ENDPOINT).decode())
+    room.drive(lambda: router.poll(0))
+    route, _ = router.recv_multipart()
+    router.send_multipart([route, encode(Welcome(0, greeting_of(A).to_wire()))])
+    router.send_multipart([route, encode(Refuse("just to know that it is through"))])
+    room.drive(lambda: b.alerts())
+    assert not b.greeted(A)
+    router.send_multipart([route, encode(Welcome(1, greeting_of(A).to_wire()))])
+    room.drive(lambda: b.greeted(A))
+
+
+def test_a_neighbour_that_was_started_anew_is_refused_once_something_has_come(room: Room) -> None:
+    a, b = room.pair()
+    a.links.send(B, Done(0))
+    room.drive(lambda: b.messages(A) and a.links._links[B].outgoing.is_empty())
+    room.gone(b)
+    anew = room.side(B, A, listen=None, session="another")
+    anew.links.dial(A, endpoint_of(a))
+    room.drive(lambda: anew.alerts())
+    assert anew.alerts() == [
+        "anna: it refuses this peer: bela was started anew in the middle of the run, which is not built yet"
+    ]
+    assert not anew.greeted(A)
+
+
+def test_a_neighbour_that_was_started_anew_before_anything_came_is_welcome(room: Room) -> None:
+    a, b = room.pair()
+    room.gone(b)
+    a.links.send(B, Done(0))
+    anew = room.side(B, A, listen=None, session="another")
+    anew.links.dial(A, endpoint_of(a))
+    room.drive(lambda: anew.messages(A))
+    assert anew.messages(A) == [Done(0)]
+
+
+def test_who_dials_sees_that_the_other_side_was_started_anew(room: Room) -> None:
+    a, b = room.pair()
+    b.links.send(A, Done(0))
+    room.drive(lambda: a.messages(B) and b.links._links[A].outgoing.is_empty())
+    endpoint = endpoint_of(a)
+    room.gone(a)
+    room.side(A, B, listen=endpoint, session="another")
+    room.drive(lambda: b.severed())
+    reason = b.severed()[0].reason
+    assert reason.endswith("its address refuses new ones") or "started anew" in reason
+
+
+# ---- Strangers
+
+
+def test_a_stranger_disturbs_nobody(room: Room) -> None:
+    a, b = room.side(A, B), room.side(B, A, listen=None)
+    stranger = room.raw(zmq.DEALER)
+    stranger.connect(endpoint_of(a))
+    random = Random(1)
+    stranger.send(b"\x00garbage")
+    stranger.send_multipart([encode(Beat(0))] * 3)
+    stranger.send_multipart([encode(Chunk(0, 0, 0, 0)), b"x" * CHUNK_BYTES])
+    stranger.send(encode(Ack(7)))
+    stranger.send(encode(Hello(1, "anna", {"name": "bela"})))
+    for _ in range(100):
+        stranger.send(random.randbytes(random.randrange(100)))
+    b.links.dial(A, endpoint_of(a))
+    b.links.send(A, Done(1))
+    room.drive(lambda: a.messages(B) and len(a.alerts()) >= 4)
+    giant = room.raw(zmq.DEALER)
+    giant.connect(endpoint_of(a))
+    giant.send(bytes(CHUNK_BYTES + 1))
+    port = int(endpoint_of(a).rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as plain_tcp:
+        plain_tcp.sendall(b"GET / HTTP/1.1\r\n\r\n" + random.randbytes(5000))
+        b.links.send(A, Done(2))
+        room.drive(lambda: len(a.messages(B)) == 2)
+    assert a.messages(B) == [Done(1), Done(2)]
+    assert not any("524289" in text for text in a.alerts())
+    assert len(a.alerts()) <= 8
+    assert all(text.startswith("a stranger sent ") and text.isprintable() for text in a.alerts())
+    assert a.severed() == []
+
+
+def test_a_stranger_cannot_use_up_what_is_said_of_neighbours(room: Room) -> None:
+    a = room.side(A, B)
+    stranger = room.raw(zmq.DEALER)
+    stranger.connect(endpoint_of(a))
+    for i in range(50):
+        stranger.send(encode(Hello(1, "anna", greeting_of(B, name=f"mallory {i}").to_wire())))
+    room.drive(lambda: len(a.alerts()) == 8 and stranger.poll(0))
+    b = room.side(B, A, listen=None, code="c2")
+    b.links.dial(A, endpoint_of(a))
+    room.drive(lambda: any("c2 at bela" in text for text in a.alerts()))
+
+
+# ---- Neighbours that break the rules
+
+
+def intruder(room: Room, a: Side) -> "zmq.Socket[bytes]":
+    """A socket that A takes for B."""
+    raw = room.raw(zmq.DEALER)
+    raw.connect(endpoint_of(a))
+    raw.send(encode(Hello(1, "anna", greeting_of(B).to_wire())))
+    room.drive(lambda: a.greeted(B))
+    assert header_of(raw.recv_multipart()) == Welcome(1, greeting_of(A).to_wire())
+    return raw
+
+
+BREAKS: dict[str, list[bytes]] = {
+    "garbage": [b"garbage"],
+    "three frames": [encode(Beat(0)), b"", b""],
+    "an empty frame": [b""],
+    "an acknowledgement of what was never sent": [encode(Ack(5))],
+    "a chunk of no exchange": [encode(Chunk(0, 0, 9, 0)), b"x"],
+    "a chunk beyond the message": [encode(Chunk(0, 0, 1, 0)), bytes(1001)],
+    "another name": [encode(Hello(2, "anna", greeting_of(C).to_wire()))],
+    "no greeting": [encode(Hello(2, "anna", {}))],
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_neighbour_that_breaks_the_protocol_is_severed_once(room: Room, name: str) -> None:
+    a = room.side(A, B, C)
+    raw = intruder(room, a)
+    raw.send_multipart(BREAKS[name])
+    raw.send_multipart(BREAKS[name])
+    raw.send(encode(Beat(1)))
+    room.drive(lambda: a.severed())
+    assert [event.peer for event in a.severed()] == [B]
+    assert a.severed()[0].reason.startswith("it broke the protocol with ")
+    a.links.turn_away(B, a.severed()[0].reason)
+    raw.send(encode(Beat(2)))
+    while not isinstance(header := header_of(raw.recv_multipart()), Refuse):
+        pass
+    assert "bela was counted as lost by anna (it broke the protocol" in header.reason
+
+
+def test_a_neighbour_that_acknowledges_nothing_is_severed_and_no_memory_grows(room: Room) -> None:
+    a = room.side(A, B)
+    intruder(room, a)
+    for round in range(1000):
+        a.links.send(B, Data(round, 1, payload(1, 0)))
+    room.drive(lambda: a.severed())
+    assert a.severed() == [Severed(B, "it acknowledges nothing of what it is sent")]
+    assert a.links._links[B].outgoing.messages <= 12
+    assert a.links.traffic.payload_bytes <= 12 * PAYLOAD_BYTES[1]
+
+
+def test_what_a_neighbour_says_twice_or_too_early_changes_nothing(room: Room) -> None:
+    a = room.side(A, B)
+    raw = intruder(room, a)
+    raw.send_multipart([encode(Chunk(5, 2**60, 1, 0)), b"x"])  # after a gap
+    raw.send(encode(Hello(1, "anna", greeting_of(B).to_wire())))
+    raw.send(encode(Beat(2**60)))
+    room.drive(lambda: a.heartbeats(B))
+    assert a.messages(B) == []
+    assert a.severed() == []
+    assert a.events.count(Greeted(B)) == 1
+
+
+# ---- Large messages and broken connections
+
+
+def test_a_large_message_arrives_intact_while_heartbeats_go_on(room: Room) -> None:
+    a, b = room.pair()
+    there, back = payload(0, 1), payload(0, 2)
+    a.links.send(B, Data(0, 0, memoryview(there)))
+    b.links.send(A, Data(0, 0, memoryview(back)))
+    heard = []
+    while not (a.messages(B) and b.messages(A)):
+        before = b.heartbeats(A)
+        a.beat()
+        room.drive(lambda before=before: b.heartbeats(A) > before)  # type: ignore[misc]
+        heard.append(len(b.messages(A)))
+    assert heard.count(0) >= 1  # it did not wait for the end of the message
+    assert b.messages(A) == [Data(0, 0, there)]
+    assert a.messages(B) == [Data(0, 0, back)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_arrives_once_though_the_connection_is_cut_again_and_again(room: Room, seed: int) -> None:
+    random = Random(seed)
+    a, b = room.side(A, B), room.side(B, A, listen=None)
+    proxy = room.proxy(endpoint_of(a))
+    b.links.dial(A, proxy.endpoint)
+    proxy.cut_after = [random.randrange(2000, 3_000_000) for _ in range(4)]
+    there: list[Message] = [Data(0, 0, payload(0, 1)), Done(0), Data(1, 1, payload(1, 2)), Data(1, 0, payload(0, 3))]
+    back: list[Message] = [Data(0, 1, payload(1, 4)), Data(0, 0, payload(0, 5)), Done(0), Bye(1)]
+    for to_b, to_a in zip(there, back, strict=True):
+        a.links.send(B, to_b)
+        b.links.send(A, to_a)
+    room.drive(lambda: len(a.messages(B)) >= 4 and len(b.messages(A)) >= 4 and not proxy.cut_after)
+    assert b.messages(A) == there
+    assert a.messages(B) == back
+    assert proxy.cuts == 4
+    assert a.severed() == b.severed() == []
+    assert a.alerts() == b.alerts() == []
+
+
+def test_a_peer_that_vanishes_is_severed_at_the_side_that_dialled(room: Room) -> None:
+    a, b = room.pair()
+    room.gone(a)
+    room.drive(lambda: b.severed())
+    assert b.severed()[0] == Severed(A, "its connection broke and its address refuses new ones")
+
+
+def test_a_cut_that_heals_severs_nobody(room: Room) -> None:
+    a, b = room.side(A, B), room.side(B, A, listen=None)
+    proxy = room.proxy(endpoint_of(a))
+    b.links.dial(A, proxy.endpoint)
+    room.drive(lambda: b.greeted(A))
+    proxy.cut()
+    b.links.send(A, Done(1))
+    a.links.send(B, Done(2))
+    room.drive(lambda: a.messages(B) and b.messages(A))
+    assert b.events.count(Greeted(A)) == 2
+    assert b.severed() == []
+
+
+# ---- Turned away
+
+
+@pytest.mark.parametrize("judge", [A, B], ids=["by the side that listens", "by the side that dialled"])
+def test_who_is_wrongly_counted_as_lost_is_told_so(room: Room, judge: int) -> None:
+    sides = dict(enumerate(room.pair()))
+    other = 1 - judge
+    sides[judge].links.turn_away(other, "silent for 5.1 s")
+    sides[judge].links.send(other, Done(0))
+    sides[other].links.send(judge, Done(0))
+    room.drive(lambda: sides[other].severed())
+    words = f"{NAMES[other]} was counted as lost by {NAMES[judge]} (silent for 5.1 s)"
+    assert sides[other].severed() == [Severed(judge, f"it refuses this peer: {words}")]
+    sides[other].links.turn_away(judge, sides[other].severed()[0].reason)
+    beats = sides[other].beats
+    room.drive(lambda: sides[other].beats > beats + 3)
+    assert len(sides[other].severed()) == 1
+    assert sides[judge].severed() == []
+    assert sides[A].messages(B) == sides[B].messages(A) == []
+
+
+def test_who_comes_too_late_is_told_so_where_it_dials(room: Room) -> None:
+    a = room.side(A, B)
+    a.links.turn_away(B, "never heard within 60 s")
+    b = room.side(B, A, listen=None)
+    b.links.dial(A, endpoint_of(a))
+    room.drive(lambda: b.alerts())
+    assert b.alerts() == ["anna: it refuses this peer: bela was counted as lost by anna (never heard within 60 s)"]
+    assert not b.greeted(A)
+
+
+def test_who_comes_too_late_is_told_so_where_it_is_dialled(room: Room) -> None:
+    b = room.side(B, A, listen=None)
+    endpoint = free_endpoint()
+    b.links.dial(A, endpoint)
+    b.links.turn_away(A, "never heard within 60 s")
+    a = room.side(A, B, listen=endpoint)
+    room.drive(lambda: a.alerts())
+    assert a.alerts() == [
+        "the other side of a connection says: anna was counted as lost by bela (never heard within 60 s)"
+    ]
+    assert not a.greeted(B)
+
+
+# ---- The end
+
+
+def close_in_thread(room: Room, side: Side) -> tuple[Thread, list[float]]:
+    """Close links while the rest of the room goes on; the list gets how long it took."""
+    room.leave(side)
+    room.opened.remove(side.links)
+    took_s: list[float] = []
+
+    def close() -> None:
+        begun_s = monotonic()
+        side.links.close()
+        took_s.append(monotonic() - begun_s)
+
+    thread = Thread(target=close)
+    thread.start()
+    return thread, took_s
+
+
+@pytest.mark.parametrize("leaver", [A, B], ids=["the side that listens", "the side that dialled"])
+def test_a_goodbye_survives_the_close(room: Room, leaver: int) -> None:
+    sides = dict(enumerate(room.pair()))
+    leaves, stays = sides[leaver], sides[1 - leaver]
+    leaves.links.send(1 - leaver, Data(0, 0, payload(0, 1)))
+    leaves.links.send(1 - leaver, Bye(1))
+    thread, _ = close_in_thread(room, leaves)
+    room.drive(lambda: len(stays.messages(leaver)) == 2)
+    thread.join()
+    assert stays.messages(leaver) == [Data(0, 0, payload(0, 1)), Bye(1)]
+
+
+def test_a_goodbye_that_is_read_long_after_the_end_is_no_loss(room: Room) -> None:
+    """A says goodbye and is gone for good before B looks again. What B then finds is a goodbye, and no break."""
+    a, b = room.pair()
+    room.leave(b)
+    a.links.send(B, Bye(1))
+    room.leave(a)
+    room.opened.remove(a.links)
+    a.links.close()  # waits for the acknowledgement in vain
+    refusals = 0
+    follow = b.links._follow
+
+    def spy(link: Any) -> bool:
+        nonlocal refusals
+        refuses = follow(link)
+        refusals += refuses
+        return refuses
+
+    b.links._follow = spy  # type: ignore[method-assign]
+    room.moving.append(b)
+    room.drive(lambda: refusals >= 2)
+    assert b.messages(A) == [Bye(1)]
+    assert b.severed() == []
+
+
+def test_a_goodbye_of_who_dialled_is_read_after_its_end_too(room: Room) -> None:
+    a, b = room.pair()
+    room.leave(a)
+    room.leave(b)
+    room.opened.remove(b.links)
+    b.links.send(A, Done(0))
+    b.links.send(A, Bye(1))
+    b.links.close()
+    room.moving.append(a)
+    room.drive(lambda: len(a.messages(B)) == 2)
+    assert a.messages(B) == [Done(0), Bye(1)]
+
+
+def test_both_leave_at_once(room: Room) -> None:
+    a, b = room.pair()
+    a.links.send(B, Bye(1))
+    b.links.send(A, Bye(1))
+    room.drive(lambda: a.messages(B) and b.messages(A))
+    closing = [close_in_thread(room, side) for side in (a, b)]
+    for thread, _ in closing:
+        thread.join()
+    assert max(took_s for _, (took_s,) in closing) < FLUSH_S + 2.0
+
+
+def test_close_does_not_wait_long_for_the_dead(room: Room) -> None:
+    a, b = room.pair()
+    room.leave(b)  # it is there and never answers
+    a.links.send(B, Data(0, 0, payload(0, 1)))
+    thread, took_s = close_in_thread(room, a)
+    thread.join()
+    assert FLUSH_S <= took_s[0] < FLUSH_S + 2.0
+
+
+def test_close_does_not_wait_at_all_for_who_was_counted_as_lost(room: Room) -> None:
+    a, b = room.pair()
+    room.leave(b)
+    a.links.send(B, Data(0, 0, payload(0, 1)))
+    a.links.turn_away(B, "silent")
+    calls = 0
+    poll = a.links.poll
+
+    def spy(timeout_s: float) -> list[LinkEvent]:
+        nonlocal calls
+        calls += 1
+        return poll(timeout_s)
+
+    a.links.poll = spy  # type: ignore[method-assign]
+    a.links.close()
+    room.opened.remove(a.links)
+    assert calls == 0
+
+
+def test_nothing_is_left_open(room: Room) -> None:
+    """As `python -X dev` would say."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        a, b = room.pair()
+        with pytest.raises(ConfigError):
+            room.side(A, B, listen=endpoint_of(a))
+        for side in (a, b):
+            room.gone(side)
+        del a, b, side
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+# ---- Addresses, and other descriptors
+
+
+@pytest.mark.parametrize("listen", ["in use", "tcp://256.0.0.1:*", "nonsense"])
+def test_an_address_that_cannot_be_bound(room: Room, listen: str) -> None:
+    taken = room.side(A, B)
+    with pytest.raises(ConfigError, match="cannot be bound") as caught:
+        room.side(B, A, listen=endpoint_of(taken) if listen == "in use" else listen)
+    assert caught.value.key == "transport.listen"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1", "tcp://127.0.0.1:port"])
+def test_an_address_that_cannot_be_dialled(room: Room, address: str) -> None:
+    b = room.side(B, A, listen=None)
+    with pytest.raises(ConfigError, match="cannot be dialled") as caught:
+        b.links.dial(A, address)
+    assert caught.value.key == "peers.anna.address"
+
+
+def test_poll_wakes_up_for_another_descriptor(room: Room) -> None:
+    a = room.side(A, B)
+    reads, writes = os.pipe()
+    try:
+        a.links.watch(reads)
+        os.write(writes, b"!")
+        begun_s = monotonic()
+        assert a.links.poll(LATE_S) == []
+        assert monotonic() - begun_s < LATE_S / 2
+    finally:
+        os.close(reads)
+        os.close(writes)

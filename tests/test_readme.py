@@ -1,0 +1,58 @@
+"""The README's commands and files do what it says."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from peer.experiment import load
+from tests.processes import earshot
+
+README = Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_every_file_in_it_loads(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text(block)
+    load(file)
+
+
+def test_its_first_commands_work_in_order(tmp_path: Path) -> None:
+    script = next(block for block in blocks("sh") if "earshot new" in block)
+    commands = [shlex.split(line, comments=True)[1:] for line in script.splitlines() if line.startswith("earshot ")]
+    assert [c[0] for c in commands] == ["new", "explain", "simulate", "up"]
+    for arguments in commands:
+        with earshot(*arguments, cwd=tmp_path) as running:
+            running.process.communicate()
+        assert running.process.returncode == 0, arguments
+
+
+def test_its_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exp.toml").write_text('rounds = 60\n[task]\nmodel = "softmax"\nlr = 0.2\n[topology]\nfamily = "complete"\n')
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_its_scripts_and_pages_are_there() -> None:
+    for page in re.findall(r"\]\(([^)]+)\)", TEXT):
+        assert (README.parent / page).exists(), page
+    for script in re.findall(r"\./(scripts/\w+)", TEXT):
+        assert (README.parent / script).stat().st_mode & 0o111, script
+
+
+def test_its_error_is_the_real_one(tmp_path: Path) -> None:
+    (tmp_path / "exp.toml").write_text("[topology]\ntreshold = 2\n")
+    with earshot("explain", "exp.toml", cwd=tmp_path) as running:
+        _, err = running.process.communicate()
+    assert err.strip() in TEXT
+    assert running.process.returncode == 2
+
+
