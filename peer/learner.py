@@ -5,7 +5,7 @@ training and the shard, and does it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,11 +19,16 @@ from peer.task.local import Memory, Score, Shard, Trainer, never
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One peer's figures after `round` rounds; `own` where it has test rows of its own beside the common ones."""
+    """One peer's figures after `round` rounds; `own` where it has test rows of its own beside the common ones.
+
+    `neighbour_distance` is what one peer can know of the distance to the others: the mean of |x_i - x_j|^2 over the
+    neighbours j that it heard last, by what both said before they mixed. None before it heard any.
+    """
 
     round: int
     score: Score
     own: Score | None
+    neighbour_distance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Learner:
         self._memory = trainer.memory()
         self._norm_at_start = self.norm()
         self._loss_at_start: float | None = None
+        self._heard: HeardMessages | None = None
 
     def train(self, round: int, stop: Callable[[], bool] = never) -> Message:
         """Do the local steps of a round; returns the first message of its exchange."""
@@ -77,6 +83,7 @@ class Learner:
             heard, bad = screen(heard)
             rejected = tuple(said[i].sender for i in bad)
         self._state = self.algorithm.update(self._state, exchange, heard)
+        self._heard = heard
         following = exchange + 1
         return (self._message(following) if following < self.algorithm.exchanges else None), rejected
 
@@ -101,7 +108,15 @@ class Learner:
         evaluation = judge(self.trainer, self.params(), self._memory, self.shard, self.test, round, stop)
         if self._loss_at_start is None:
             self._loss_at_start = evaluation.score.loss
-        return evaluation
+        return replace(evaluation, neighbour_distance=self.neighbour_distance())
+
+    def neighbour_distance(self) -> float | None:
+        """Return the mean squared distance to what the neighbours said last, None where none was heard."""
+        if self._heard is None or len(self._heard.terms) < 2:
+            return None
+        edges = self._heard.edges()
+        squares = [(edges.own[name] - theirs).double().square().sum(dim=1) for name, theirs in edges.theirs.items()]
+        return float(torch.stack(squares).sum(dim=0).mean())
 
     def loss_has_diverged(self, evaluation: Evaluation) -> bool:
         """Say whether the loss is not finite or has grown beyond all bounds."""

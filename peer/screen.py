@@ -99,8 +99,9 @@ def _entry_line(entry: Row, rounds: int) -> str:
         parts.append(f"accuracy {a['mean']:.3f} ({a['min']:.3f} to {a['max']:.3f})")
     if entry["loss"]["mean"] is not None:
         parts.append(f"loss {entry['loss']['mean']:.4g}")
-    if entry["consensus_distance"] is not None:
-        parts.append(f"consensus distance {entry['consensus_distance']:.4g}")
+    for name in ("consensus_distance", "neighbour_distance"):
+        if entry.get(name) is not None:
+            parts.append(f"{name.replace('_', ' ')} {entry[name]:.4g}")
     return "  ".join(parts)
 
 

@@ -38,7 +38,7 @@ def explanation_text(explanation: Explanation) -> str:
     if e.algorithm.name in ("local", "exact"):
         said = "nobody gossips" if e.algorithm.name == "local" else "everybody hears everybody, with equal weight"
         lines.append(f'  algorithm            "{e.algorithm.name}": {said}; the topology is not used')
-    lines += ["", _hears(d["neighbours"])]
+    lines += ["", _hears(explanation)]
     if "matrix" in d:
         lines += ["", *(" ".join(f"{w:7.4f}" for w in row) for row in d["matrix"])]
     return "\n".join(lines)
@@ -55,8 +55,9 @@ def summary_text(summary: Row) -> str:
     for name in ("accuracy", "own_accuracy", "loss", "own_loss"):
         if name in s and s[name]["mean"] is not None:
             table.add_row(name.replace("_", " "), _spread(s[name]))
-    if s["consensus_distance"] is not None:
-        table.add_row("consensus distance", f"{s['consensus_distance']:.6g}")
+    for name in ("consensus_distance", "neighbour_distance"):
+        if s.get(name) is not None:
+            table.add_row(name.replace("_", " "), f"{s[name]:.6g}")
     table.add_row("sent", human_bytes(s["payload_bytes_sent"]))
     if s["lost"]:
         table.add_row("lost", ", ".join(s["lost"]))
@@ -72,17 +73,27 @@ def _spread(values: dict[str, float]) -> str:
     return f"{values['mean']:.4g} on average, {values['min']:.4g} to {values['max']:.4g}"
 
 
-def _hears(neighbours: dict[str, list[str]]) -> str:
+def _hears(explanation: Explanation) -> str:
+    """Say whom each peer hears, with the distance where it is more than one hop."""
+    neighbours = explanation.document["neighbours"]
     table = Table(box=None, pad_edge=False)
     table.add_column("peer")
     table.add_column("hears")
     for name in list(neighbours)[:SHOWN_PEERS]:
-        heard = neighbours[name]
+        heard = [_with_distance(explanation, name, other) for other in neighbours[name]]
         more = f" and {len(heard) - SHOWN_NEIGHBOURS} more" if len(heard) > SHOWN_NEIGHBOURS else ""
         table.add_row(name, (", ".join(heard[:SHOWN_NEIGHBOURS]) or "nobody") + more)
     text = _rendered(table)
     hidden = len(neighbours) - SHOWN_PEERS
     return text + (f"\nand {_peers(hidden, 'more ')}" if hidden > 0 else "")
+
+
+def _with_distance(explanation: Explanation, name: str, other: str) -> str:
+    assembly = explanation.assembly
+    if assembly.experiment.topology.metric == "hops" and assembly.experiment.topology.threshold == 1:
+        return other
+    i, j = assembly.names.index(name), assembly.names.index(other)
+    return f"{other} ({assembly.graph.edges[j, i]['distance']:.4g})"
 
 
 def _peers(count: int, more: str = "") -> str:

@@ -123,12 +123,11 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
         entry=options.listener.entry,
         metric=folder.metric if folder else lambda _: None,
         alert=lambda text: _alert(options, folder, name, text),
+        event=folder.event if folder else lambda _kind, **_fields: None,
         progress=lambda progress: options.listener.progress(progress, assembly),
     )
     ended = start.run(seat, folder.path if folder else None, observers, options.stop)
-    result = _close(experiment, ended, began_s, folder)
-    result.summary["neighbour_distance"] = None
-    return result
+    return _close(experiment, ended, began_s, folder)
 
 
 def _open(options: Options, experiment: Experiment, assembly: Assembly, task: Task) -> RunFolder | None:

@@ -11,7 +11,6 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from fake_link import Bed, Matrix, dense
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +37,7 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from tests.fake_link import Bed, Matrix, dense
 
 # ---- Stories
 
@@ -219,6 +219,35 @@ def test_who_speaks_on_a_one_way_edge_is_at_most_one_round_ahead() -> None:
             finish: finished
         """,
     )
+
+
+def test_nobody_waits_for_a_listener_that_is_dead() -> None:
+    core = peer_of(0, {0: 1.0}, (1,), rounds=3)
+    check(
+        core,
+        """
+        > 0 starts
+        > joined 1
+            train 0
+        > trained
+            to 1: data 0.0
+            mix 0.0: 1 x 0's
+        > mixed
+            train 1
+        > trained
+            to 1: data 1.0
+            mix 1.0: 1 x 0's
+        > mixed
+            train 2
+        > trained
+            mix 2.0: 1 x 0's
+        > mixed
+        > lost 1 silent for 5.0 s
+            alert, 1: lost: silent for 5.0 s
+            finish: finished
+        """,
+    )
+    assert core.waits_for() == set()
 
 
 def test_who_hears_on_a_one_way_edge_says_when_it_has_mixed() -> None:
@@ -496,6 +525,44 @@ def test_too_far_ahead_is_no_right_peer() -> None:
         > 3 data 0.0  (no neighbour)
         """,
     )
+
+
+def test_there_is_no_round_after_the_last() -> None:
+    check(
+        in_a_ring_of_three(rounds=1),
+        """
+        > 1 starts
+        > joined 0
+        > joined 2
+            train 0
+        > 0 data 0.0
+        > 0 data 1.0
+            alert, 0: lost: sent a message of round 1 while this is round 0
+        > 2 data 0.0
+        > trained
+            to 2: data 0.0
+            mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
+        """,
+    )
+
+
+WAITS = {
+    "joined 0": ("waiting", {2}),
+    "joined 2": ("training", set()),
+    "trained": ("gathering", {0, 2}),
+    "0 data 0.0": ("gathering", {2}),
+    "2 data 0.0": ("mixing", set()),
+    "mixed": ("closing", {0, 2}),
+    "0 bye 1": ("closing", {2}),
+    "2 bye 1": ("done", set()),
+}
+
+
+def test_for_whom_a_peer_waits() -> None:
+    core = in_a_ring_of_three(rounds=1)
+    for line, (phase, peers) in WAITS.items():
+        core.handle(parse_event(line, core), 0.0)
+        assert (core.phase, core.waits_for()) == (phase, peers)
 
 
 def test_a_goodbye_without_the_messages_before_it_does_not_stall_the_round() -> None:

@@ -35,7 +35,9 @@ def test_its_first_commands_work_in_order(tmp_path: Path) -> None:
 
 
 def test_its_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "exp.toml").write_text('rounds = 60\n[task]\nmodel = "softmax"\nlr = 0.2\n[topology]\nfamily = "complete"\n')
+    (tmp_path / "exp.toml").write_text(
+        'rounds = 60\n[task]\nmodel = "softmax"\nlr = 0.2\n[topology]\nfamily = "complete"\n'
+    )
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
     exec(compile(code, "README.md", "exec"), {})
@@ -54,5 +56,3 @@ def test_its_error_is_the_real_one(tmp_path: Path) -> None:
         _, err = running.process.communicate()
     assert err.strip() in TEXT
     assert running.process.returncode == 2
-
-

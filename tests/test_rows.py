@@ -141,6 +141,24 @@ def test_a_loss_of_the_users_is_vectorised_too() -> None:
     )
 
 
+def test_the_model_is_in_training_mode_also_after_an_evaluation() -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) * (2.0 if self.training else 1.0)
+
+    shards = shards_of([3, 5])
+    plain = plain_trainer(Moody().double(), Schedule(lr=0.1, batch_size=0))
+    x = starts(plain, 2)
+    plain.evaluate(x[0], plain.memory(), shards[0].take(None))
+    delta, _ = RowTrainer(plain).train(x, shards, 0)
+    expected = plain.train(x[0], plain.memory(), shards[0], 0, 0).delta
+    torch.testing.assert_close(delta[0], expected, rtol=1e-12, atol=1e-12)
+
+
 # ---- Which models can be
 
 

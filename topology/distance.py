@@ -123,9 +123,10 @@ def _by_rows(graph: nx.Graph | nx.DiGraph, weight: str | None, limit: float) -> 
 
 
 def _by_source(graph: nx.Graph | nx.DiGraph, weight: str | None, limit: float) -> Iterator[_Pairs]:
+    hops = min(limit, len(graph)) // 1  # whole: networkx takes the step that crosses a fraction
     for source in graph:
         if weight is None:
-            lengths = nx.single_source_shortest_path_length(graph, source, cutoff=limit)
+            lengths = nx.single_source_shortest_path_length(graph, source, cutoff=hops)
         else:
             lengths = nx.single_source_dijkstra_path_length(graph, source, cutoff=limit, weight=weight)
         receivers = np.fromiter(lengths.keys(), dtype=np.int64)

@@ -9,11 +9,13 @@ import ast
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -39,7 +41,7 @@ class Read(NamedTuple):
 
 def read(reference: str, folder: Path, directed: bool) -> Read:
     """Read the file of a family `file:PATH`, PATH being relative to `folder`."""
-    path = folder / Path(reference.removeprefix("file:")).expanduser()
+    path = folder / os.path.expanduser(reference.removeprefix("file:"))
     reader = _READERS.get(path.suffix.lower())
     if path.is_dir():
         raise TopologyError("family", f"{reference}: {path} is a folder; name the file in it")
@@ -263,8 +265,8 @@ def _graphml(data: bytes, directed: bool) -> Read:
     try:
         graph = nx.read_graphml(io.BytesIO(data))
     except ElementTree.ParseError as error:
-        raise _LineError(error.position[0], f"not XML: {error}") from None
-    except (nx.NetworkXException, KeyError, TypeError, ValueError, LookupError) as error:
+        raise _LineError(error.position[0], f"not XML: {str(error).partition(': line')[0]}") from None
+    except (nx.NetworkXException, AttributeError, LookupError, TypeError, ValueError) as error:
         raise TopologyError("family", f"not a GraphML file that networkx reads: {_plain(error)}") from None
     return _from_networkx(graph, directed)
 
@@ -273,12 +275,12 @@ def _gml(data: bytes, directed: bool) -> Read:
     lines = _text(data).split("\n")
     try:
         return _from_networkx(_parsed_gml(lines), directed)
-    except (nx.NetworkXException, KeyError, TypeError, ValueError) as error:
+    except (nx.NetworkXException, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, TopologyError):
             raise
         place = re.search(r" at \((\d+), \d+\)$", _plain(error))
         if place:
-            raise _LineError(int(place[1]), _plain(error)[: place.start()]) from None
+            raise _LineError(int(place[1]), f"not GML: {_plain(error)[: place.start()]}") from None
         raise TopologyError("family", f"not a GML file that networkx reads: {_plain(error)}") from None
 
 
@@ -322,7 +324,7 @@ def _check_both_ways(graph: nx.DiGraph) -> None:
 def _npy(data: bytes, directed: bool) -> Read:
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, OSError, EOFError, MemoryError) as error:
+    except (ValueError, OSError, EOFError, MemoryError, TokenError) as error:
         raise TopologyError("family", f"not a .npy array of numbers: {_plain(error)}") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         raise TopologyError("family", "not a .npy array of real numbers")
@@ -332,8 +334,11 @@ def _npy(data: bytes, directed: bool) -> Read:
 
 
 def _mtx(data: bytes, directed: bool) -> Read:
+    nul = data.find(b"\0")  # scipy's reader may crash on one, and on a last line that does not end
+    if nul >= 0:
+        raise _LineError(data.count(b"\n", 0, nul) + 1, "a NUL byte: not a Matrix Market file")
     try:
-        array = scipy.io.mmread(io.BytesIO(data))
+        array = scipy.io.mmread(io.BytesIO(data + b"\n"))
     except (ValueError, OverflowError) as error:
         message = _plain(error)
         raise TopologyError("family", message[:1].lower() + message[1:]) from None

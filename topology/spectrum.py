@@ -18,8 +18,8 @@ from topology.weights import stochasticity
 _NOTHING = 1e-12  # below this, and within it of 1, a modulus is 0 or 1 plus rounding
 _DENSE_UP_TO = 1500  # peers
 _DENSE_IF_NEED_BE = 4000
-_RESTARTS = 1000
-_ARNOLDI_VECTORS = 80
+_LANCZOS = {"ncv": 40, "maxiter": 200, "tol": 1e-10, "return_eigenvectors": False}
+_ARNOLDI = {"ncv": 80, "maxiter": 200, "return_eigenvectors": False}
 _GAVE_UP = (sparse_linalg.ArpackError, RuntimeError, MemoryError)  # not converged, singular, too much fill-in
 
 _Vector = NDArray[np.float64]
@@ -120,7 +120,7 @@ def _large_symmetric(S: sparse.csr_array, agreed: _Vector) -> float:
     start = _start(len(agreed))
     try:
         rest = _without(S, agreed)
-        found = sparse_linalg.eigsh(rest, k=1, v0=start, maxiter=_RESTARTS, return_eigenvectors=False)
+        found = sparse_linalg.eigsh(rest, k=1, v0=start, **_LANCZOS)
         return _cleaned(float(np.abs(found).max()))
     except _GAVE_UP:
         pass
@@ -132,13 +132,13 @@ def _large_symmetric(S: sparse.csr_array, agreed: _Vector) -> float:
 
 def _large_directed(W: sparse.csr_array) -> float:
     agreed = _unit(np.ones(W.shape[0]))
-    search = {"v0": _start(len(agreed)), "ncv": _ARNOLDI_VECTORS, "maxiter": _RESTARTS}
+    start = _start(len(agreed))
     try:
         if stochasticity(W) != "doubly":
-            return _second(sparse_linalg.eigs(W, k=4, return_eigenvectors=False, **search))
+            return _second(sparse_linalg.eigs(W, k=4, v0=start, **_ARNOLDI))
         # The mean is an eigenvector on both sides: without it the next one leads.
         rest = _without(W, agreed)
-        return _cleaned(float(np.abs(sparse_linalg.eigs(rest, k=1, return_eigenvectors=False, **search)).max()))
+        return _cleaned(float(np.abs(sparse_linalg.eigs(rest, k=1, v0=start, **_ARNOLDI)).max()))
     except _GAVE_UP:
         return _dense(W, linalg.eigvals) if len(agreed) <= _DENSE_IF_NEED_BE else _estimated(W, agreed)
 

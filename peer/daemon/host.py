@@ -174,6 +174,9 @@ class Host:
                 text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]}: {fields['text']}"
                 self.observers.alert(peer.name, text)
                 self.observers.event("alert", peer=peer.name, text=text)
+            case "event" if self._stopped_s is None:
+                neighbour = self.assembly.names[fields["peer"]]
+                self.observers.event(fields["kind"], peer=peer.name, neighbour=neighbour, reason=fields["reason"])
             case "diverged":
                 peer.diverged_round = fields["round"]
                 self._note_divergence(Divergence(fields["round"], peer.name))

@@ -5,7 +5,7 @@ Before a neighbour is judged by the clock, everything that has arrived is taken 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Literal, Protocol
@@ -28,6 +28,7 @@ from peer.protocol.messages import (
     Mix,
     Mixed,
     PeerId,
+    PeerJoined,
     PeerLost,
     Send,
     Tell,
@@ -90,6 +91,8 @@ class Reporter(Protocol):
 
     def alert(self, text: str, peer: PeerId | None) -> None: ...
 
+    def event(self, kind: Literal["joined", "lost"], peer: PeerId, reason: str) -> None: ...
+
     def diverged(self, round: int) -> bool:
         """Take note; returns whether the node should wait for a stop instead of ending now."""
         ...
@@ -131,6 +134,7 @@ class Node:
     _evaluations_s: float = 0.0
     _waiting_since_s: float = 0.0
     _waits_for: frozenset[PeerId] = frozenset()
+    _losses_told: int = 0
 
     def run(self) -> NodeEnd:
         """Run until the rounds are done, the run fails, or a stop is wanted; then close everything."""
@@ -149,6 +153,7 @@ class Node:
                 self._take(event, now_s)
             for result in self._worker.results():
                 self._take_result(result, now_s)
+            self._report_losses()
             if self.reporter.stop_is_wanted() and self._outcome is None:
                 self._carry_out(self.gossip.handle(Command("stop"), now_s), now_s)
             if now_s >= self.membership.deadline_s:  # everything that had arrived has been taken in
@@ -196,6 +201,8 @@ class Node:
     def _carry_out(self, effects: list[Effect], now_s: float) -> None:
         for effect in effects:
             match effect:
+                case Train() | Mix() if self._outcome is not None:
+                    continue  # the run is over
                 case Train(round):
                     self._began_s = self._began_s or now_s
                     self._worker.submit(partial(self._train, round))
@@ -206,6 +213,8 @@ class Node:
                 case Tell(event):
                     if isinstance(event, PeerLost):
                         self.links.turn_away(event.peer, event.reason)
+                    if isinstance(event, PeerJoined):
+                        self.reporter.event("joined", event.peer, "")
                     self._carry_out(self.gossip.handle(event, now_s), now_s)
                 case Alert(text, peer):
                     self.reporter.alert(text, peer)
@@ -230,18 +239,22 @@ class Node:
         if not self.is_due(round):
             return _Done(mixed, diverged_round=diverged_round)
         done = self._evaluate(round)
-        assert done.figures is not None
-        if self.learner.loss_has_diverged(done.figures):
-            diverged_round = round
-        return _Done(mixed, done.figures, done.params, diverged_round, done.evaluation_s)
+        return replace(done, event=mixed, diverged_round=diverged_round or done.diverged_round)
 
     def _evaluate(self, round: int) -> _Done:
         began_s = monotonic()
         evaluation = self.learner.evaluate(round, self._worker.is_stopping)
         params = self.learner.params().detach().cpu().clone()
-        return _Done(None, evaluation, params, evaluation_s=0.0 if round == 0 else monotonic() - began_s)
+        diverged_round = round if self.learner.loss_has_diverged(evaluation) else None
+        took_s = 0.0 if round == 0 else monotonic() - began_s  # the rounds begin after round 0
+        return _Done(None, evaluation, params, diverged_round, took_s)
 
     # ---- What is told
+
+    def _report_losses(self) -> None:
+        for peer, reason in list(self.gossip.lost.items())[self._losses_told :]:
+            self._losses_told += 1
+            self.reporter.event("lost", peer, reason)
 
     def _progress(self, now_s: float) -> Progress:
         waits_for = frozenset(self.gossip.waits_for())

@@ -16,7 +16,7 @@ class Pipe:
     def fileno(self) -> int:
         return self.connection.fileno()
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, /, **fields: Any) -> None:
         """Send a message; when nobody listens any more, the pipe counts as closed."""
         if not self.is_open:
             return

@@ -13,7 +13,7 @@ from peer.daemon.node import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import PeerEntry
 from peer.protocol.messages import PeerId
-from peer.record import Divergence, Ended, PeerScore, Row, history_entry, metric_row
+from peer.record import Divergence, Ended, PeerScore, Row, finite, history_entry, metric_row
 from peer.task.task import Task
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
@@ -26,6 +26,7 @@ class Observers:
     entry: Callable[[Row], None] = lambda _: None
     metric: Callable[[Row], None] = lambda _: None
     alert: Callable[[str], None] = lambda _: None
+    event: Callable[..., None] = lambda _kind, **_fields: None
     progress: Callable[[Progress], None] = lambda _: None
 
 
@@ -54,6 +55,8 @@ class _OwnReporter:
         every = self.assembly.experiment.record.params == "every"
         params: list[np.ndarray] | None = [figures.params.numpy()] if every else None
         entry = history_entry(figures.evaluation.round, [peer_score], None, params)
+        del entry["consensus_distance"]  # which no single peer can know
+        entry["neighbour_distance"] = finite(figures.evaluation.neighbour_distance)
         self.history.append(entry)
         self.observers.entry(entry)
         seconds = monotonic() - self._began_s
@@ -63,6 +66,9 @@ class _OwnReporter:
 
     def alert(self, text: str, peer: PeerId | None) -> None:
         self.observers.alert(text if peer is None else f"{self.assembly.names[peer]}: {text}")
+
+    def event(self, kind: str, peer: PeerId, reason: str) -> None:
+        self.observers.event(kind, peer=self.name, neighbour=self.assembly.names[peer], reason=reason)
 
     def diverged(self, round: int) -> bool:
         self.diverged_round = round

@@ -120,7 +120,10 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Severed:
-    """A neighbour can no longer be talked to: its address refuses, or it broke the protocol. For membership."""
+    """A neighbour can no longer be talked to: its address refuses, or it refuses this peer, or it broke the protocol.
+
+    For membership.
+    """
 
     peer: PeerId
     reason: str

@@ -53,6 +53,7 @@ class RowTrainer:
         delta = torch.zeros_like(x)
         if s.momentum and self._momentum is None:
             self._momentum = torch.zeros_like(x)
+        self._module.train()
         with self._plain.user_code(gradients=True):
             for step in range(round * s.local_steps, (round + 1) * s.local_steps):
                 at = x + delta
