@@ -16,6 +16,9 @@ from peer.task.task import Task
 
 MATRIX_PEERS = 2000
 
+DIAMETER_PEERS = 5000
+"""The diameter takes time with the square of the peers; beyond so many it is left out."""
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -39,7 +42,7 @@ def explain(experiment: Experiment, *, matrix: bool = False) -> Explanation:
         "peers": n,
         "edges": graph.number_of_edges(),
         "connected": topology.is_connected(graph),
-        "diameter": topology.diameter(graph),
+        "diameter": topology.diameter(graph) if n <= DIAMETER_PEERS else None,
         "degree": {"min": min(degrees), "max": max(degrees), "mean": sum(degrees) / n},
         "metric": experiment.topology.metric,
         "threshold": experiment.topology.threshold if experiment.topology.threshold < float("inf") else None,
