@@ -10,12 +10,14 @@ from time import monotonic
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from peer.assembly import Assembly, assemble, device_of, prepare_task
 from peer.daemon import host, start
 from peer.daemon.node import Progress
 from peer.experiment import Experiment
 from peer.explanation import warnings_of
+from peer.model_file import save_model
 from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
@@ -77,6 +79,7 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
             on_entry=options.listener.entry,
             on_metric=folder.metric if folder else lambda _: None,
             on_alert=lambda name, text: _alert(options, folder, name, text),
+            on_model=_saver(folder, len(assembly.names)),
         )
         if engine == "events":
             ended = EventsEngine(assembly, task, watch, options.stop).run()
@@ -136,6 +139,17 @@ def _open(options: Options, experiment: Experiment, assembly: Assembly, task: Ta
     folder = make_run_folder(experiment, options.out) if options.writes or options.out else None
     options.listener.begins(assembly, task.layout)
     return folder
+
+
+def _saver(folder: RunFolder | None, peers: int) -> Callable[[str, dict[str, Tensor]], None] | None:
+    if folder is None or peers > SAVED_PEERS:
+        return None
+    peers_folder = folder.path / "peers"
+
+    def save(name: str, tensors: dict[str, Tensor]) -> None:
+        save_model(tensors, peers_folder / name)
+
+    return save
 
 
 def _alert(options: Options, folder: RunFolder | None, name: str, text: str) -> None:

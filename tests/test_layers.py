@@ -24,7 +24,7 @@ class Room(NamedTuple):
 # What a run is made of, whichever way it runs.
 BELOW = (
     "torch numpy scipy networkx topology peer.algorithms peer.assembly peer.divergence peer.errors peer.experiment "
-    "peer.learner peer.protocol peer.record peer.seeds peer.task"
+    "peer.history peer.learner peer.protocol peer.record peer.seeds peer.task"
 )
 
 # The longest name that a module's own name begins with is its room. "peer.protocol" stands for all below it.
@@ -55,16 +55,18 @@ MAP: dict[str, Room] = {
         "torch numpy scipy networkx topology peer.algorithms peer.errors peer.experiment peer.protocol.messages "
         "peer.task"
     ),
+    "peer.history": Room("numpy peer.divergence peer.learner peer.protocol.messages peer.record"),
+    "peer.model_file": Room("torch safetensors"),
     "peer.explanation": Room(
         "torch topology peer.algorithms peer.assembly peer.errors peer.experiment peer.learner peer.record peer.task"
     ),
     # The two that run it: they share all of the above, and nothing of each other.
     "peer.simulator": Room(BELOW),
-    "peer.daemon": Room(f"{BELOW} peer.network msgpack safetensors"),
+    "peer.daemon": Room(f"{BELOW} peer.model_file peer.network msgpack"),
     # The ways to run it, and the doors: the screen, the command line, Python.
     "peer.ways": Room(
-        "torch numpy peer.assembly peer.daemon peer.errors peer.experiment peer.explanation peer.record peer.simulator "
-        "peer.task"
+        "torch numpy peer.assembly peer.daemon peer.errors peer.experiment peer.explanation peer.model_file "
+        "peer.record peer.simulator peer.task"
     ),
     "peer.screen": Room("rich peer.assembly peer.daemon peer.experiment peer.record peer.task peer.ways"),
     "peer.tables": Room("rich peer.explanation peer.record peer.screen"),

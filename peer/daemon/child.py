@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from peer.assembly import Assembly, assemble, device_of, prepare_task
-from peer.daemon.launch import save_model, take_seat
+from peer.daemon.launch import take_seat
 from peer.daemon.node import Figures, NodeEnd, Progress
 from peer.daemon.pipe import Pipe
 from peer.errors import ConfigError, EarshotError, TrainingError
 from peer.experiment import Experiment
+from peer.model_file import save_model
 from peer.protocol.messages import PeerId
 from peer.task.task import Task
 
@@ -90,8 +91,8 @@ def run_child(
         seat.dial(endpoints)
         seat.links.watch(pipe.fileno())
         end = seat.run(reporter)
-        if run_folder is not None and end.outcome in ("finished", "interrupted", "diverged"):
-            save_model(seat.learner, run_folder / "peers" / assembly.names[me])
+        if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
+            save_model(seat.learner.tensors(), run_folder / "peers" / assembly.names[me])
         pipe.send("end", **_plain(end), params=seat.learner.params().detach().cpu().numpy().tobytes())
     except EarshotError as error:
         pipe.send("end", **failure_fields(error), outcome="failed")

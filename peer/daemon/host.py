@@ -21,17 +21,8 @@ import torch
 from peer.assembly import Assembly
 from peer.daemon.child import run_child
 from peer.daemon.pipe import Pipe
-from peer.divergence import has_diverged
-from peer.record import (
-    Divergence,
-    Ended,
-    PeerScore,
-    Row,
-    consensus_distance,
-    farthest_from_mean,
-    history_entry,
-    metric_row,
-)
+from peer.history import Figures, History
+from peer.record import Divergence, Ended, PeerScore, Row, metric_row
 from peer.task.task import Task
 
 STOP_S = 9.5
@@ -94,9 +85,9 @@ class Host:
         self.observers = observers
         self._stop_wanted = stop
         self._dtype = np.dtype(str(task.layout.dtype).removeprefix("torch."))
-        self._open: dict[int, dict[int, tuple[PeerScore, np.ndarray, int]]] = {}
-        self._history: list[Row] = []
-        self._at_start: tuple[list[float], float] | None = None
+        self._open: dict[int, dict[int, Figures]] = {}  # by round, until all peers are in
+        every = assembly.experiment.record.params == "every"
+        self._history = History(assembly.names, every, observers.entry)
         self._stopped_s: float | None = None
         self._interrupted = False
         self._diverged: Divergence | None = None
@@ -166,7 +157,7 @@ class Host:
                 score = _score(fields)
                 peer.score = score
                 params = np.frombuffer(fields["params"], dtype=self._dtype)
-                self._open.setdefault(fields["round"], {})[i] = (score, params, fields["payload_bytes"])
+                self._open.setdefault(fields["round"], {})[i] = Figures(score, params)
                 seconds = monotonic() - self._began_s
                 self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
             case "alert" if self._stopped_s is None:  # once stopped, everybody sees everybody leave
@@ -233,23 +224,12 @@ class Host:
             if missing and not final:
                 return
             del self._open[round]
-            if missing or (self._history and round <= self._history[-1]["round"]):
+            entries = self._history.entries
+            if missing or (entries and round <= entries[-1]["round"]):
                 continue
-            self._enter(round, figures)
-
-    def _enter(self, round: int, figures: dict[int, tuple[PeerScore, np.ndarray, int]]) -> None:
-        in_order = [figures[i] for i in sorted(figures)]
-        scores = [score for score, _, _ in in_order]
-        params = np.stack([x for _, x, _ in in_order])
-        consensus = consensus_distance(params)
-        every = self.assembly.experiment.record.params == "every"
-        entry = history_entry(round, scores, consensus, list(params) if every else None)
-        self._history.append(entry)
-        self.observers.entry(entry)
-        if self._at_start is None:
-            self._at_start = ([s.loss or 0.0 for s in scores], consensus)
-        elif has_diverged(consensus, self._at_start[1]):
-            self._note_divergence(Divergence(round, self.assembly.names[sorted(figures)[farthest_from_mean(params)]]))
+            found = self._history.add(round, figures)
+            if found is not None:
+                self._note_divergence(found)
 
     # ---- The end
 
@@ -258,7 +238,7 @@ class Host:
         ran = [end for end in ends if "rounds" in end]
         n = len(self.peers)
         ended = Ended("daemons", next((end["step"] for end in ran), "plain"), n)
-        ended.history = self._history
+        ended.history = self._history.entries
         ended.diverged = self._diverged
         ended.rounds = min((end["rounds"] for end in ran), default=0)
         ended.rounds_seconds = max((end["rounds_seconds"] for end in ran), default=0.0)

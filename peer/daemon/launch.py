@@ -3,10 +3,8 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from peer.assembly import Assembly
 from peer.daemon.node import Node, NodeEnd, Reporter
@@ -50,7 +48,7 @@ class Seat:
             learner=self.learner,
             forms=self.forms,
             reporter=reporter,
-            is_due=lambda round: round % e.eval_every == 0 or round == e.rounds,
+            is_due=e.evaluates_after,
             heartbeat_s=t.heartbeat_s,
             stop_when_diverged=e.record.on_divergence == "stop",
         )
@@ -87,9 +85,3 @@ def greeting_of(assembly: Assembly, task: Task, me: PeerId, device: str, step: s
         device=device,
         step=step,
     )
-
-
-def save_model(learner: Learner, folder: Path) -> None:
-    """Write a peer's final model into its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(learner.tensors(), folder / "model.safetensors")

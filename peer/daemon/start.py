@@ -8,12 +8,14 @@ from time import monotonic
 import numpy as np
 
 from peer.assembly import Assembly, device_of
-from peer.daemon.launch import Seat, save_model, take_seat
+from peer.daemon.launch import Seat, take_seat
 from peer.daemon.node import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import PeerEntry
+from peer.history import peer_score
+from peer.model_file import save_model
 from peer.protocol.messages import PeerId
-from peer.record import Divergence, Ended, PeerScore, Row, finite, history_entry, metric_row
+from peer.record import Divergence, Ended, Row, finite, history_entry, metric_row
 from peer.task.task import Task
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
@@ -46,23 +48,16 @@ class _OwnReporter:
         self.observers.progress(progress)
 
     def figures(self, figures: Figures) -> None:
-        score, own = figures.evaluation.score, figures.evaluation.own
-        peer_score = (
-            PeerScore(score.loss, score.accuracy, score.rows)
-            if own is None
-            else PeerScore(score.loss, score.accuracy, score.rows, own.loss, own.accuracy, own.rows)
-        )
+        score = peer_score(figures.evaluation)
         every = self.assembly.experiment.record.params == "every"
         params: list[np.ndarray] | None = [figures.params.numpy()] if every else None
-        entry = history_entry(figures.evaluation.round, [peer_score], None, params)
+        entry = history_entry(figures.evaluation.round, [score], None, params)
         del entry["consensus_distance"]  # which no single peer can know
         entry["neighbour_distance"] = finite(figures.evaluation.neighbour_distance)
         self.history.append(entry)
         self.observers.entry(entry)
         seconds = monotonic() - self._began_s
-        self.observers.metric(
-            metric_row(self.name, figures.evaluation.round, peer_score, seconds, figures.payload_bytes)
-        )
+        self.observers.metric(metric_row(self.name, figures.evaluation.round, score, seconds, figures.payload_bytes))
 
     def alert(self, text: str, peer: PeerId | None) -> None:
         self.observers.alert(text if peer is None else f"{self.assembly.names[peer]}: {text}")
@@ -119,8 +114,8 @@ def run(seat: Seat, run_folder: Path | None, observers: Observers, stop: Callabl
         observers.alert(f"listening on {seat.links.endpoint}")
     reporter = _OwnReporter(assembly, name, observers, stop)
     end = seat.run(reporter)
-    if run_folder is not None and end.outcome in ("finished", "interrupted", "diverged"):
-        save_model(seat.learner, run_folder / "peers" / name)
+    if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
+        save_model(seat.learner.tensors(), run_folder / "peers" / name)
     return _ended(assembly, reporter, end, seat.learner.params().detach().cpu().numpy())
 
 

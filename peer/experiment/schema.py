@@ -278,6 +278,10 @@ class Experiment(Table):
             del tables["peers"]
         return tomli_w.dumps(tables)
 
+    def evaluates_after(self, round: int) -> bool:
+        """Whether the peers are evaluated after so many rounds: round 0, multiples of eval_every, the last."""
+        return round % self.eval_every == 0 or round == self.rounds
+
     def init_is_nested(self) -> bool:
         """Whether task.init gives each peer a start of its own."""
         return self.task.init is not None and isinstance(self.task.init[0], tuple)

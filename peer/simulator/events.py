@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
 
-import numpy as np
 import torch
 
 from peer.assembly import Assembly
 from peer.errors import TrainingError
-from peer.learner import Evaluation, Learner, Said, message_forms
+from peer.history import Figures, peer_score
+from peer.learner import Learner, Said, message_forms
 from peer.protocol.gossip import Gossip
 from peer.protocol.messages import Alert, Data, Effect, Event, Mix, Mixed, PeerJoined, Received, Send, Train, Trained
 from peer.record import Divergence, Ended
-from peer.simulator.watching import Params, Watch, peer_score
+from peer.simulator.watching import Watch
 from peer.task.local import Interrupted
 from peer.task.task import Task
 
@@ -59,7 +59,7 @@ class EventsEngine:
         self._steps_s = 0.0 if task.data is None else e.task.local_steps * e.speed.step_s
         self._heap: list[_Due] = []
         self._ties = count()
-        self._open: dict[int, dict[int, tuple[Evaluation, Params]]] = {}  # round -> peer -> figures, until all are in
+        self._open: dict[int, dict[int, Figures]] = {}  # round -> peer -> figures, until all are in
 
     def run(self) -> Ended:
         """Run to the end, or until `stop` says so."""
@@ -129,13 +129,11 @@ class EventsEngine:
         """Evaluate one peer; when all peers are in for this round, the history gets its entry."""
         learner = self.learners[me]
         figures = self._open.setdefault(round, {})
-        figures[me] = (learner.evaluate(round, self.stop), learner.params().numpy().copy())
+        figures[me] = Figures(peer_score(learner.evaluate(round, self.stop)), learner.params().numpy().copy())
         if len(figures) < len(self.cores):
             return
         del self._open[round]
-        in_order = [figures[i] for i in range(len(self.cores))]
-        scores = [peer_score(evaluation) for evaluation, _ in in_order]
-        found = self.watch.evaluated(round, scores, np.stack([x for _, x in in_order]), self.ended.payload_bytes_sent)
+        found = self.watch.evaluated(round, figures, self.ended.payload_bytes_sent)
         if found is not None:
             self._diverged(found)
 
@@ -158,8 +156,11 @@ class EventsEngine:
             ended.outcome = "diverged"
         ended.rounds = min(core.round for core in self.cores)
         ended.simulated_seconds = self.now_s
-        ended.history = self.watch.history
+        ended.history = self.watch.history.entries
         ended.short_rounds = sum(core.short_rounds for core in self.cores)
         ended.gradients = sum(learner.gradients for learner in self.learners)
         ended.params = [learner.params().numpy() for learner in self.learners]
+        if self.watch.on_model is not None:
+            for name, learner in zip(self.assembly.names, self.learners, strict=True):
+                self.watch.on_model(name, learner.tensors())
         return ended

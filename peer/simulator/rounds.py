@@ -16,9 +16,10 @@ from peer.algorithms.algorithm import Edges, Message
 from peer.assembly import Assembly
 from peer.divergence import which_diverged
 from peer.errors import TrainingError
+from peer.history import Figures, peer_score
 from peer.learner import judge, message_forms
 from peer.record import Divergence, Ended
-from peer.simulator.watching import Watch, peer_score
+from peer.simulator.watching import Watch
 from peer.task.local import Interrupted, Memory, PlainTrainer, PureGossip, Shard
 from peer.task.rows import RowTrainer, has_convolutions
 from peer.task.task import Task
@@ -141,8 +142,12 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
         ended.outcome, ended.why, ended.details = "failed", str(error), error.details
     if ended.diverged is not None and ended.outcome == "finished":
         ended.outcome = "diverged"
-    ended.history = watch.history
-    ended.params = list(algorithm.params(state).cpu().numpy())
+    ended.history = watch.history.entries
+    params = algorithm.params(state)
+    ended.params = list(params.cpu().numpy())
+    if watch.on_model is not None:
+        for i, name in enumerate(assembly.names):
+            watch.on_model(name, steps.trainer.tensors(params[i], steps.memory(i)))
     return ended
 
 
@@ -209,4 +214,6 @@ def _evaluate(
     evaluations = [
         judge(steps.trainer, x, steps.memory(i), steps.shards[i], test, round, stop) for i, x in enumerate(params)
     ]
-    return watch.evaluated(round, [peer_score(e) for e in evaluations], params.cpu().numpy(), payload_bytes)
+    rows = params.cpu().numpy()
+    figures = {i: Figures(peer_score(evaluation), rows[i]) for i, evaluation in enumerate(evaluations)}
+    return watch.evaluated(round, figures, payload_bytes)
