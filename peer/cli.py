@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from peer.ways import Options, Result
 
 app = typer.Typer(
-    help="Training without a master: peers gossip PyTorch parameters with whoever is within earshot.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -39,6 +38,23 @@ Out = Annotated[
 ]
 NoFolder = Annotated[bool, typer.Option("--no-folder", help="Write no run folder.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from peer import __version__
+
+        print(f"earshot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Training without a master: peers gossip PyTorch parameters with whoever is within earshot."""
 
 
 @app.command()
@@ -149,7 +165,9 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
-        _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
+        message = error.format_message()  # type: ignore[attr-defined]
+        commands = ", ".join(c.name or c.callback.__name__ for c in app.registered_commands if c.callback)
+        _fail(f"{message} There are {commands}." if message.startswith("No such command") else message, as_json)
     except ConfigError as error:
         if error.details:
             print(error.details.rstrip(), file=sys.stderr)
@@ -211,7 +229,8 @@ def _run(
     print(json.dumps(result.summary) if as_json else summary_text(result.summary), flush=True)
     unmet = [r for r in requirements if not r.is_met(result.summary)]
     for requirement in unmet:
-        _say(f"not met: {requirement} (it is {requirement.value_in(result.summary)})")
+        value = requirement.value_in(result.summary)
+        _say(f"not met: {requirement} (it is {'not known' if value is None else f'{value:.6g}'})")
     return result.exit_code or (1 if unmet else 0)
 
 

@@ -21,6 +21,7 @@ from peer.ways import Listener
 
 SHOWN_PEERS = 24
 SAY_EVERY_S = 5.0
+ENDS = {"finished": "done", "interrupted": "stopped", "diverged": "diverged", "failed": "failed", "alone": "alone"}
 
 
 class Screen:
@@ -29,7 +30,7 @@ class Screen:
     def __init__(self, experiment: Experiment, *, quiet: bool) -> None:
         self.experiment = experiment
         self.quiet = quiet
-        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._live: Live | None = None
         self._began_s = monotonic()
         self._said_s = 0.0
@@ -60,7 +61,7 @@ class Screen:
         )
 
     def _note(self, text: str) -> None:
-        self.console.print(Text(text))
+        self.console.print(Text(text), soft_wrap=True)
 
     def _entry(self, entry: Row) -> None:
         self._last = entry
@@ -96,7 +97,8 @@ def _entry_line(entry: Row, rounds: int) -> str:
     parts = [f"round {entry['round']}" + (f"/{rounds}" if rounds else "")]
     if entry["accuracy"]["mean"] is not None:
         a = entry["accuracy"]
-        parts.append(f"accuracy {a['mean']:.3f} ({a['min']:.3f} to {a['max']:.3f})")
+        band = f" ({a['min']:.3f} to {a['max']:.3f})" if a["min"] < a["max"] else ""
+        parts.append(f"accuracy {a['mean']:.3f}{band}")
     if entry["loss"]["mean"] is not None:
         parts.append(f"loss {entry['loss']['mean']:.4g}")
     for name in ("consensus_distance", "neighbour_distance"):
@@ -109,10 +111,11 @@ def _table(peers: Sequence[PeerView], last: Row | None, rounds: int, seconds: fl
     table = Table(box=None, pad_edge=False)
     for heading in ("peer", "round", "loss", "accuracy", "sent", "neighbours", "waits for"):
         table.add_column(heading, justify="left" if heading in ("peer", "waits for") else "right")
-    for peer in peers[:SHOWN_PEERS]:
+    shown = peers if len(peers) <= SHOWN_PEERS else sorted(peers, key=lambda p: (not p.is_lost, p.round))
+    for peer in shown[:SHOWN_PEERS]:
         p = peer.progress
         score = peer.score
-        state = "lost" if peer.is_lost else "done" if peer.end else _waits_of(peer, peers)
+        state = "lost" if peer.is_lost else ENDS.get(peer.end["outcome"], "") if peer.end else _waits_of(peer, peers)
         table.add_row(
             peer.name,
             str(p.get("round", "")) + (f"/{rounds}" if rounds and p else ""),

@@ -89,9 +89,9 @@ on_divergence = "stop"          # stop | continue
 
 # [[peers]]                     # one for each peer, where they are on many machines or differ
 # name = "lab-3"
-# address = "lab-3.example:5555"    # what others dial
-# listen = "tcp://0.0.0.0:5555"     # where this one binds, if not as in [transport]
-# advertise = "gateway.example:5555"
+# address = "127.0.0.1:5555"        # what others dial; on the loopback, so far
+# listen = "tcp://127.0.0.1:5555"   # where this one binds, if not at its address; "none": it only dials
+# advertise = "127.0.0.1:5556"      # what others dial, if not the address
 # position = [0.2, 0.7]             # for metric position; all peers have one, or none
 # data = "npz:shard.npz"            # with partition = "own"
 # device = "cuda:0"

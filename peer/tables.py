@@ -26,7 +26,7 @@ def explanation_text(explanation: Explanation) -> str:
         f"  edges                {d['edges']}",
         f"  connected            {'yes' if d['connected'] else 'no'}",
         f"  diameter             {'-' if d['diameter'] is None else d['diameter']}",
-        f"  neighbours           {d['degree']['min']} to {d['degree']['max']}, {d['degree']['mean']:.4g} on average",
+        f"  neighbours           {_degrees(d['degree'])}",
         f"  mixing matrix        {d['weights']}, {d['stochastic']} stochastic",
         f"  slem, spectral gap   {d['slem']:.6g}, {d['spectral_gap']:.6g}",
         f"  rounds to consensus  {'never' if rounds is None else rounds} (differences down to a millionth)",
@@ -51,7 +51,11 @@ def summary_text(summary: Row) -> str:
     table.add_row("outcome", s["outcome"] + (f": {s['why']}" if s.get("why") else ""))
     if s["diverged"] is not None:
         table.add_row("diverged", f"{s['diverged']['peer']}, after round {s['diverged']['round']}")
-    table.add_row("rounds", f"{s['rounds']} by {_peers(s['peers'])} ({s['engine']}, {s['step']} step)")
+    table.add_row("rounds", f"{s['rounds']} by {_peers(s['peers'])}")
+    table.add_row("engine", f"{s['engine']}, {s['step']} local step")
+    judged = s["history"][-1]["round"] if s["history"] else 0
+    if judged != s["rounds"]:
+        table.add_row("figures are of", f"round {judged}, the last evaluation")
     for name in ("accuracy", "own_accuracy", "loss", "own_loss"):
         if name in s and s[name]["mean"] is not None:
             table.add_row(name.replace("_", " "), _spread(s[name]))
@@ -69,7 +73,15 @@ def summary_text(summary: Row) -> str:
     return _rendered(table, width=UNBROKEN)
 
 
+def _degrees(degree: dict[str, float]) -> str:
+    if degree["min"] == degree["max"]:
+        return f"{degree['min']} each"
+    return f"{degree['min']} to {degree['max']}, {degree['mean']:.4g} on average"
+
+
 def _spread(values: dict[str, float]) -> str:
+    if values["min"] == values["max"]:
+        return f"{values['mean']:.4g}"
     return f"{values['mean']:.4g} on average, {values['min']:.4g} to {values['max']:.4g}"
 
 

@@ -243,7 +243,7 @@ def test_nobody_waits_for_a_listener_that_is_dead() -> None:
             mix 2.0: 1 x 0's
         > mixed
         > lost 1 silent for 5.0 s
-            alert, 1: lost: silent for 5.0 s
+            alert, 1: is lost (silent for 5.0 s)
             finish: finished
         """,
     )
@@ -286,7 +286,7 @@ def test_a_death_in_the_middle_of_a_round() -> None:
             to 2: data 0.0
         > 2 data 0.0
         > lost 0 silent for 5.0 s
-            alert, 0: lost: silent for 5.0 s
+            alert, 0: is lost (silent for 5.0 s)
             mix 0.0: 0.75 x 1's + 0.25 x 2's
         > 0 data 0.0  (too late: the dead stay dead)
         > lost 0 once more
@@ -316,7 +316,7 @@ def test_what_the_dead_have_said_still_counts() -> None:
         > 0 data 0.0
         > 0 data 1.0
         > lost 0 its connection broke
-            alert, 0: lost: its connection broke
+            alert, 0: is lost (its connection broke)
         > 2 data 0.0
         > trained
             to 2: data 0.0
@@ -326,7 +326,7 @@ def test_what_the_dead_have_said_still_counts() -> None:
         > trained
             to 2: data 1.0
         > lost 2 its connection broke
-            alert, 2: lost: its connection broke
+            alert, 2: is lost (its connection broke)
             mix 1.0: 0.25 x 0's + 0.75 x 1's
         > mixed
             finish: finished
@@ -351,7 +351,7 @@ def test_a_message_that_is_not_finite() -> None:
         > 2 data 0.0
             mix 0.0: 0.25 x 0's + 0.5 x 1's + 0.25 x 2's
         > mixed without 2
-            alert, 2: what it sent in round 0 is not finite and was not mixed
+            alert, 2: sent numbers that are not finite in round 0; they were not mixed
             to 0: bye 1
             to 2: bye 1
         > 0 bye 1
@@ -370,7 +370,7 @@ def test_a_neighbour_that_never_comes() -> None:
         > 1 starts
         > joined 2
         > lost 0 never heard within 60 s
-            alert, 0: lost: never heard within 60 s
+            alert, 0: is lost (never heard within 60 s)
             train 0
         > trained
             to 2: data 0.0
@@ -436,7 +436,7 @@ def test_a_neighbour_that_was_stopped_leaves_early() -> None:
             train 0
         > 0 data 0.0
         > 0 bye 0
-            alert, 0: lost: left after round 0
+            alert, 0: is lost (left after round 0)
         > trained
             to 2: data 0.0
         > 2 data 0.0
@@ -454,7 +454,7 @@ def test_without_a_last_round_every_goodbye_is_early() -> None:
         > joined 2
             train 0
         > 0 bye 7
-            alert, 0: lost: left after round 7
+            alert, 0: is lost (left after round 7)
         > stop
             to 2: bye 0
             finish: interrupted
@@ -516,12 +516,12 @@ def test_too_far_ahead_is_no_right_peer() -> None:
             train 0
         > 0 data 1.0
         > 0 data 2.0
-            alert, 0: lost: sent a message of round 2 while this is round 0
+            alert, 0: is lost (sent a message of round 2 while this is round 0)
         > 0 data 4611686018427387904.0
         > 2 heartbeat 4611686018427387904
         > 2 done 4611686018427387904
         > 2 data 9.0
-            alert, 2: lost: sent a message of round 9 while this is round 0
+            alert, 2: is lost (sent a message of round 9 while this is round 0)
         > 3 data 0.0  (no neighbour)
         """,
     )
@@ -537,7 +537,7 @@ def test_there_is_no_round_after_the_last() -> None:
             train 0
         > 0 data 0.0
         > 0 data 1.0
-            alert, 0: lost: sent a message of round 1 while this is round 0
+            alert, 0: is lost (sent a message of round 1 while this is round 0)
         > 2 data 0.0
         > trained
             to 2: data 0.0
@@ -579,7 +579,7 @@ def test_a_goodbye_without_the_messages_before_it_does_not_stall_the_round() -> 
         > 2 data 0.0
         > 0 data 1.0
         > 0 bye 2
-            alert, 0: lost: said goodbye with messages missing, in round 0
+            alert, 0: is lost (said goodbye with messages missing, in round 0)
             mix 0.0: 0.75 x 1's + 0.25 x 2's
         """,
     )

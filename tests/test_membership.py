@@ -68,14 +68,14 @@ STORIES: dict[str, list[Row]] = {
     "suspect, then alive again": [
         (0.0, Greeted(1), "joined 1", "alive", 3.0),
         (2.9, TICK, "", "alive", 3.0),
-        (3.0, TICK, "alert 1: silent for 3.0 s", "suspect", 5.0),
+        (3.0, TICK, "alert 1: has been silent for 3.0 s", "suspect", 5.0),
         (3.5, TICK, "", "suspect", 5.0),
         (4.9, beat(1), "", "alive", 7.9),
-        (7.9, TICK, "alert 1: silent for 3.0 s", "suspect", 9.9),
+        (7.9, TICK, "alert 1: has been silent for 3.0 s", "suspect", 9.9),
     ],
     "dead by silence": [
         (0.0, Greeted(1), "joined 1", "alive", 3.0),
-        (3.0, TICK, "alert 1: silent for 3.0 s", "suspect", 5.0),
+        (3.0, TICK, "alert 1: has been silent for 3.0 s", "suspect", 5.0),
         (5.0, TICK, "lost 1: silent for 5.0 s", "dead", inf),
         (5.1, beat(1), "", "dead", inf),
         (5.2, Greeted(1), "", "dead", inf),
@@ -99,7 +99,7 @@ STORIES: dict[str, list[Row]] = {
     ],
     "severed while suspect": [
         (0.0, Greeted(1), "joined 1", "alive", 3.0),
-        (3.0, TICK, "alert 1: silent for 3.0 s", "suspect", 5.0),
+        (3.0, TICK, "alert 1: has been silent for 3.0 s", "suspect", 5.0),
         (4.0, refused(1), "lost 1: refused", "dead", inf),
     ],
     "not severed before it was ever heard": [
@@ -116,7 +116,7 @@ STORIES: dict[str, list[Row]] = {
     ],
     "who was suspect may still leave": [
         (0.0, Greeted(1), "joined 1", "alive", 3.0),
-        (3.0, TICK, "alert 1: silent for 3.0 s", "suspect", 5.0),
+        (3.0, TICK, "alert 1: has been silent for 3.0 s", "suspect", 5.0),
         (4.0, bye(1), "", "left", inf),
     ],
     "greeted again after a broken connection": [

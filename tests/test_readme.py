@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from peer.experiment import load
+from peer.starter import starter_text
 from tests.processes import earshot
 
 README = Path(__file__).parents[1] / "README.md"
@@ -35,12 +36,22 @@ def test_its_first_commands_work_in_order(tmp_path: Path) -> None:
 
 
 def test_its_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "exp.toml").write_text(
-        'rounds = 60\n[task]\nmodel = "softmax"\nlr = 0.2\n[topology]\nfamily = "complete"\n'
-    )
+    (tmp_path / "experiment.toml").write_text(starter_text())
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
+    (code,) = [block for block in blocks("python") if "simulate" in block]
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_its_own_model_and_data_learn(tmp_path: Path) -> None:
+    (module,) = [block for block in blocks("python") if block.startswith("# mine.py")]
+    (tmp_path / "mine.py").write_text(module)
+    (experiment,) = [block for block in blocks("toml") if "mine:make" in block]
+    (tmp_path / "exp.toml").write_text(experiment)
+    settings = ("--set", "topology.peers=4", "--set", "rounds=150", "--set", "task.lr=0.3")
+    with earshot("simulate", "exp.toml", *settings, "--json", "--no-folder", cwd=tmp_path) as run:
+        code, summary = run.end()
+    assert code == 0
+    assert summary["accuracy"]["min"] > 0.7
 
 
 def test_its_scripts_and_pages_are_there() -> None:

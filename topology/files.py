@@ -187,7 +187,10 @@ def _columns(line: int, cells: list[str]) -> dict[str, int]:
     columns = {cell.lower(): i for i, cell in enumerate(cells)}
     missing = [name for name in ("from", "to", "latency_ms") if name not in columns]
     if missing:
-        raise _LineError(line, f"the header has no {' and no '.join(missing)}: it begins with from,to,latency_ms")
+        found = ",".join(cells)[:60]
+        raise _LineError(
+            line, f"the header must be from,to,latency_ms, and {' and '.join(missing)} is missing in {found}"
+        )
     return columns
 
 

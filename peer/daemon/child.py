@@ -44,7 +44,7 @@ class ParentReporter:
     def alert(self, text: str, peer: PeerId | None) -> None:
         self._pipe.send("alert", text=text, peer=peer)
 
-    def event(self, kind: str, peer: PeerId, reason: str) -> None:
+    def event(self, kind: str, peer: PeerId | None, reason: str) -> None:
         self._pipe.send("event", kind=kind, peer=peer, reason=reason)
 
     def diverged(self, round: int) -> bool:

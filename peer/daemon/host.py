@@ -162,11 +162,11 @@ class Host:
                 self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
             case "alert" if self._stopped_s is None:  # once stopped, everybody sees everybody leave
                 names = self.assembly.names
-                text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]}: {fields['text']}"
+                text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]} {fields['text']}"
                 self.observers.alert(peer.name, text)
                 self.observers.event("alert", peer=peer.name, text=text)
             case "event" if self._stopped_s is None:
-                neighbour = self.assembly.names[fields["peer"]]
+                neighbour = None if fields["peer"] is None else self.assembly.names[fields["peer"]]
                 self.observers.event(fields["kind"], peer=peer.name, neighbour=neighbour, reason=fields["reason"])
             case "diverged":
                 peer.diverged_round = fields["round"]

@@ -91,7 +91,7 @@ class Reporter(Protocol):
 
     def alert(self, text: str, peer: PeerId | None) -> None: ...
 
-    def event(self, kind: Literal["joined", "lost"], peer: PeerId, reason: str) -> None: ...
+    def event(self, kind: Literal["joined", "lost", "refused"], peer: PeerId | None, reason: str) -> None: ...
 
     def diverged(self, round: int) -> bool:
         """Take note; returns whether the node should wait for a stop instead of ending now."""
@@ -169,6 +169,8 @@ class Node:
     def _take(self, event: Event | Alert, now_s: float) -> None:
         if isinstance(event, Alert):
             self.reporter.alert(event.text, event.peer)
+            if event.refusal:
+                self.reporter.event("refused", None, event.text)
             return
         self._carry_out(self.membership.handle(event, now_s), now_s)
         self._carry_out(self.gossip.handle(event, now_s), now_s)

@@ -41,6 +41,7 @@ class _OwnReporter:
         self.observers = observers
         self.history: list[Row] = []
         self.diverged_round: int | None = None
+        self.refusal = ""  # why the last greeting came to nothing
         self._stop = stop
         self._began_s = monotonic()
 
@@ -60,10 +61,13 @@ class _OwnReporter:
         self.observers.metric(metric_row(self.name, figures.evaluation.round, score, seconds, figures.payload_bytes))
 
     def alert(self, text: str, peer: PeerId | None) -> None:
-        self.observers.alert(text if peer is None else f"{self.assembly.names[peer]}: {text}")
+        self.observers.alert(text if peer is None else f"{self.assembly.names[peer]} {text}")
 
-    def event(self, kind: str, peer: PeerId, reason: str) -> None:
-        self.observers.event(kind, peer=self.name, neighbour=self.assembly.names[peer], reason=reason)
+    def event(self, kind: str, peer: PeerId | None, reason: str) -> None:
+        neighbour = None if peer is None else self.assembly.names[peer]
+        if kind == "refused":
+            self.refusal = reason
+        self.observers.event(kind, peer=self.name, neighbour=neighbour, reason=reason)
 
     def diverged(self, round: int) -> bool:
         self.diverged_round = round
@@ -86,9 +90,11 @@ def seat_of(assembly: Assembly, name: str) -> PeerId:
     here = assembly.neighbourhoods[me]
     for peer in sorted({me, *here.weights, *here.listeners}):
         _check_loopback(assembly, peer)
-        if peer != me and _dial_endpoint(assembly, peer) is None and _listen_endpoint(assembly, me) is None:
+        if peer != me and _dial_endpoint(assembly, peer) is None and _dial_endpoint(assembly, me) is None:
             raise ConfigError(
-                "peers", f"{assembly.names[peer]} and {name} are neighbours and neither has an address to be reached at"
+                "peers",
+                f"{name} and its neighbour {assembly.names[peer]} need [[peers]] with an address for one of them at "
+                "least, so that they can find each other; earshot up runs all peers on this host without addresses",
             )
     return me
 
@@ -136,6 +142,8 @@ def _ended(assembly: Assembly, reporter: _OwnReporter, end: NodeEnd, params: np.
     if end.outcome == "alone":
         patience = assembly.experiment.transport.join_s
         ended.why = f"{reporter.name} never heard {_list_of(ended.lost)} within {patience:g} s (transport.join_s)"
+        if reporter.refusal:
+            ended.why += f"; {reporter.refusal}"
     return ended
 
 
@@ -178,10 +186,15 @@ def _endpoint(address: str) -> str:
 
 def _check_loopback(assembly: Assembly, peer: PeerId) -> None:
     """Without keys, peers talk on the loopback only."""
-    name = assembly.names[peer]
-    for endpoint in (_listen_endpoint(assembly, peer), _dial_endpoint(assembly, peer)):
-        if endpoint is not None and not endpoint.removeprefix("tcp://").startswith(LOOPBACK):
+    entry, transport = _entry(assembly, peer), assembly.experiment.transport
+    stated = {"transport.listen": transport.listen, "transport.advertise": transport.advertise}
+    if entry is not None:
+        stated |= {f"peers.{entry.name}.{key}": getattr(entry, key) for key in ("address", "listen", "advertise")}
+    for key, address in stated.items():
+        if not address or address in ("auto", "none"):
+            continue
+        if not _endpoint(address).removeprefix("tcp://").startswith(LOOPBACK):
             raise ConfigError(
-                f"peers.{name}.address",
-                f"{endpoint} is not a loopback address; between machines peers need keys, which are not built yet",
+                key,
+                f"{address} is not a loopback address; between machines peers need keys, which are not built yet",
             )

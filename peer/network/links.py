@@ -282,7 +282,7 @@ class Links:
             self._distrust(link)
             yield Severed(link.peer, reason)
         elif not link.turned_away:
-            yield from self._once(link.name, f"{link.name}: {reason}")
+            yield from self._once(link.name, f"{link.name}: {reason}", refusal=True)
 
     def _distrust(self, link: _Link) -> None:
         link.trusted = link.greeted = link.owes_ack = False
@@ -308,7 +308,8 @@ class Links:
             reason = self._objection(link, theirs)
         if reason or link is None:
             self._send_frames(self._router, [route, encode(Refuse((reason or "")[:TEXT_CHARACTERS]))])
-            yield from self._once(link.name if link else "", f"the greeting of {theirs.name} was refused: {reason}")
+            text = f"the greeting of {theirs.name} was refused: {reason}"
+            yield from self._once(link.name if link else "", text, refusal=True)
             return
         if link.route is not None:
             self._by_route.pop(link.route, None)
@@ -438,12 +439,12 @@ class Links:
             self._by_route.pop(link.route, None)
             link.route = None
 
-    def _once(self, about: str, text: str) -> Iterator[LinkEvent]:
+    def _once(self, about: str, text: str, *, refusal: bool = False) -> Iterator[LinkEvent]:
         """Say this once, and not too much about one neighbour, by name, or about strangers: ""."""
         if text not in self._said and self._alerts[about] < ALERTS:
             self._alerts[about] += 1
             self._said.add(text)
-            yield Alert(text)
+            yield Alert(text, refusal=refusal)
 
 
 def _set_up(socket: "zmq.Socket[bytes]", endpoint: str) -> None:

@@ -172,7 +172,7 @@ class Gossip:
         assert self.phase == "mixing"
         assert (event.round, event.exchange) == (self.round, self.exchange)
         effects: list[Effect] = [
-            Alert(f"what it sent in round {self.round} is not finite and was not mixed", peer)
+            Alert(f"sent numbers that are not finite in round {self.round}; they were not mixed", peer)
             for peer in event.rejected
         ]
         self._short |= bool(event.rejected)
@@ -262,7 +262,7 @@ class Gossip:
         self.lost[peer] = reason
         self._awaited.discard(peer)
         self._unsent.pop(peer, None)
-        effects: list[Effect] = [Alert(f"lost: {reason}", peer)]
+        effects: list[Effect] = [Alert(f"is lost ({reason})", peer)]
         effects += self._begin_when_all_are_known()
         effects += self._mix_when_all_are_heard()
         effects += self._go_on_when_all_is_sent()

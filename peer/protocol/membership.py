@@ -122,7 +122,7 @@ class Membership:
                 effects += self._bury(peer, f"silent for {silent_s:.1f} s", now_s)
             else:
                 self._move(peer, "suspect", now_s)
-                effects.append(Alert(f"silent for {silent_s:.1f} s", peer))
+                effects.append(Alert(f"has been silent for {silent_s:.1f} s", peer))
         return effects
 
     def _bury(self, peer: PeerId, reason: str, now_s: float) -> list[Effect]:

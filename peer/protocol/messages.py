@@ -188,10 +188,11 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something a person should know, said once."""
+    """Something a person should know, said once; where `peer` is given, the text goes on from its name."""
 
     text: str
     peer: PeerId | None = None
+    refusal: bool = False  # whether it is about a greeting that was turned down
 
 
 Effect = Train | Send | Mix | Tell | Finish | Alert

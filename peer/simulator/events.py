@@ -99,7 +99,7 @@ class EventsEngine:
                     self._at(self.now_s, me, self._mix(me, effect))
                 case Alert(text, peer):
                     names = self.assembly.names
-                    self.watch.on_alert(names[me], text if peer is None else f"{names[peer]}: {text}")
+                    self.watch.on_alert(names[me], text if peer is None else f"{names[peer]} {text}")
 
     def _mix(self, me: int, mix: Mix) -> Mixed:
         learner = self.learners[me]

@@ -3,6 +3,7 @@
 Two rows through the model tell, before anything trains.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -71,7 +72,8 @@ def check_shards(module: nn.Module, counts: Sequence[int], batch_size: int, name
 
 def _try(run: Callable[[], object], what: str, x: Tensor) -> object:
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Using a target size")  # a loss that would broadcast
             return run()
     except ConfigError:
         raise
