@@ -142,7 +142,7 @@ def prepare_task(assembly: Assembly, only: int | None = None) -> Task:
     return prepare(wish, only)
 
 
-def device_of(wanted: str, turn: int) -> torch.device:
+def device_of(wanted: str, turn: int, key: str = "task.device") -> torch.device:
     """Return the device of a peer; "auto" and "cuda" deal the GPUs out by `turn`. Raises ConfigError."""
     if wanted == "cpu":
         return torch.device("cpu")
@@ -151,10 +151,17 @@ def device_of(wanted: str, turn: int) -> torch.device:
         return torch.device("cuda", turn % count) if count else torch.device("cpu")
     index = turn % max(1, count) if wanted == "cuda" else int(wanted.removeprefix("cuda:"))
     if index >= count:
-        raise ConfigError(
-            "task.device", f'"{wanted}" is not there: torch finds {count} CUDA devices; "cpu" always works'
-        )
+        raise ConfigError(key, f'"{wanted}" is not there: torch finds {count} CUDA devices; "cpu" always works')
     return torch.device("cuda", index)
+
+
+def check_devices(assembly: Assembly) -> None:
+    """Refuse a device that this machine does not have. Raises ConfigError."""
+    e = assembly.experiment
+    device_of(e.task.device, 0)
+    for entry in e.peers:
+        if entry.device is not None:
+            device_of(entry.device, 0, key=f"peers.{entry.name}.device")
 
 
 # ---- Inside

@@ -1,7 +1,10 @@
 """The command line: parses, calls, prints. What a command needs is imported when it runs."""
 
 import json
+import os
+import signal
 import sys
+from contextlib import redirect_stdout
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
@@ -21,6 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+SIMULATE_GRACE_S = 8.0
+"""How long after a stop the simulator may still be in a local step before it is interrupted in the middle."""
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer's own, or click's under older ones
 
@@ -87,11 +93,11 @@ def explain(
     from peer.explanation import explain as describe
     from peer.tables import explanation_text
 
-    explanation = describe(experiment, matrix=matrix)
+    with redirect_stdout(sys.stderr):  # what a user's model prints is not part of the document
+        explanation = describe(experiment, matrix=matrix)
     for warning in explanation.warnings:
         _say(f"warning: {warning}")
-    print(json.dumps(explanation.document) if as_json else explanation_text(explanation))
-    return 0
+    return _print(json.dumps(explanation.document) if as_json else explanation_text(explanation), 0)
 
 
 @app.command()
@@ -112,7 +118,9 @@ def simulate(
     from peer import ways
 
     folder = Folder(out, no_folder)
-    return _run(experiment, require, as_json, quiet, folder, lambda o: ways.simulate(experiment, engine, o))
+    return _run(
+        experiment, require, as_json, quiet, folder, lambda o: ways.simulate(experiment, engine, o), SIMULATE_GRACE_S
+    )
 
 
 @app.command()
@@ -161,6 +169,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     if len(sys.argv) == 1:
         sys.argv.append("--help")
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both are interruptions
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -173,11 +182,7 @@ def main() -> NoReturn:
             print(error.details.rstrip(), file=sys.stderr)
         _fail(str(error), as_json)
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(3)
+        _fail("interrupted", as_json, exit_code=130)
     except EarshotError as error:
         _fail(str(error), as_json, exit_code=3)
 
@@ -193,8 +198,7 @@ def _load(exp: str, sets: list[str] | None) -> "Experiment":
 
 def _cap_threads(experiment: "Experiment") -> None:
     """Keep the numeric libraries, which are imported after this, to the threads that a peer may have."""
-    import os
-
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count GPUs without touching CUDA before a fork
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(experiment.task.threads))
 
@@ -213,6 +217,7 @@ def _run(
     quiet: bool,
     folder: Folder,
     way: "Callable[[Options], Result]",
+    grace_s: float | None = None,
 ) -> int:
     from peer.require import parse
     from peer.screen import Screen
@@ -220,18 +225,33 @@ def _run(
     from peer.tables import summary_text
     from peer.ways import Options
 
+    if folder.out is not None and folder.none:
+        raise ConfigError("", "--out and --no-folder contradict each other")
     requirements = [parse(text) for text in require or []]
-    with StopSwitch() as switch, Screen(experiment, quiet=quiet) as screen:
-        options = Options(switch.is_thrown, not folder.none, folder.out, screen.listener())
+    # What a user's model prints must not stand between the lines of a document.
+    with redirect_stdout(sys.stderr), StopSwitch(grace_s) as switch, Screen(experiment, quiet=quiet) as screen:
+        options = Options(switch.is_thrown, switch.arm, not folder.none, folder.out, screen.listener())
         result = way(options)
     if result.details:
         print(result.details.rstrip(), file=sys.stderr)
-    print(json.dumps(result.summary) if as_json else summary_text(result.summary), flush=True)
     unmet = [r for r in requirements if not r.is_met(result.summary)]
     for requirement in unmet:
         value = requirement.value_in(result.summary)
         _say(f"not met: {requirement} (it is {'not known' if value is None else f'{value:.6g}'})")
-    return result.exit_code or (1 if unmet else 0)
+    code = result.exit_code or (1 if unmet else 0)
+    return _print(json.dumps(result.summary) if as_json else summary_text(result.summary), code)
+
+
+def _print(text: str, exit_code: int) -> int:
+    """Print what a command is for; returns its exit code, which is 3 where nobody could be told."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the old one's buffer is lost
+        if not isinstance(error, BrokenPipeError):  # who closes a pipe has read enough
+            _say(f"earshot: stdout cannot be written: {error.strerror}")
+            return exit_code or 3
+    return exit_code
 
 
 def _say(text: str) -> None:
@@ -241,5 +261,5 @@ def _say(text: str) -> None:
 def _fail(message: str, as_json: bool, exit_code: int = 2) -> NoReturn:
     _say(f"earshot: {message}")
     if as_json:
-        print(json.dumps({"error": message}))
+        _print(json.dumps({"error": message}), exit_code)
     sys.exit(exit_code)

@@ -63,6 +63,7 @@ class Learner:
         self._norm_at_start = self.norm()
         self._loss_at_start: float | None = None
         self._heard: HeardMessages | None = None
+        self._settled = (self._state, 0)
 
     def train(self, round: int, stop: Callable[[], bool] = never) -> Message:
         """Do the local steps of a round; returns the first message of its exchange."""
@@ -85,7 +86,14 @@ class Learner:
         self._state = self.algorithm.update(self._state, exchange, heard)
         self._heard = heard
         following = exchange + 1
-        return (self._message(following) if following < self.algorithm.exchanges else None), rejected
+        if following < self.algorithm.exchanges:
+            return self._message(following), rejected
+        self._settled = (self._state, self.gradients)
+        return None, rejected
+
+    def drop_unfinished(self) -> None:
+        """Go back to the end of the last round: what was learned for the next one was never mixed."""
+        self._state, self.gradients = self._settled
 
     def params(self) -> Tensor:
         """Return the parameters that the peer stands for, (d,)."""

@@ -196,7 +196,7 @@ def summarise(experiment: Experiment, ended: Ended, seconds: float, run_folder: 
         "diverged": None if ended.diverged is None else asdict(ended.diverged),
         "gradients": ended.gradients,
         "history": ended.history,
-        "run_folder": None if run_folder is None else str(run_folder),
+        "run_folder": None if run_folder is None else str(run_folder.absolute()),
     }
     if experiment.record.params != "none" and ended.params is not None:
         summary["params"] = listed(ended.params)

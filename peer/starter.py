@@ -76,7 +76,6 @@ mode = "none"                   # the only one so far
 
 [transport]                     # used by up and start
 listen = "auto"                 # where a peer binds: auto | "tcp://ADDRESS:PORT" | none (it only dials)
-advertise = ""                  # what others dial, where it differs: "host:port"
 plane = "auto"                  # how data travel: auto | tcp
 heartbeat_s = 0.5               # from one sign of life to the next
 suspect_s = 3.0                 # a peer silent for so long is suspected

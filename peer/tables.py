@@ -1,6 +1,7 @@
 """Documents as text for people."""
 
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -69,8 +70,13 @@ def summary_text(summary: Row) -> str:
         table.add_row("short rounds", str(s["short_rounds"]))
     table.add_row("seconds", f"{s['seconds']:.1f}, of which rounds {s['rounds_seconds']:.1f}")
     if s["run_folder"] is not None:
-        table.add_row("run folder", s["run_folder"])
+        table.add_row("run folder", _from_here(s["run_folder"]))
     return _rendered(table, width=UNBROKEN)
+
+
+def _from_here(folder: str) -> str:
+    path, here = Path(folder), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _degrees(degree: dict[str, float]) -> str:

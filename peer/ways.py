@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from peer.assembly import Assembly, assemble, device_of, prepare_task
+from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_task
 from peer.daemon import host, start
 from peer.daemon.node import Progress
 from peer.experiment import Experiment
@@ -44,9 +44,13 @@ class Listener:
 
 @dataclass
 class Options:
-    """How to run: when to stop, where to write (`writes` and no `out`: runs/), whom to tell."""
+    """How to run: when to stop, where to write (`writes` and no `out`: runs/), whom to tell.
+
+    `begins` is called when everything has been checked and the run is about to begin.
+    """
 
     stop: Callable[[], bool] = lambda: False
+    begins: Callable[[], None] = lambda: None
     writes: bool = True
     out: Path | None = None
     listener: Listener = field(default_factory=Listener)
@@ -72,6 +76,7 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
     try:
         assembly = assemble(experiment)
         task = prepare_task(assembly)
+        check_devices(assembly)
         device = torch.device("cpu") if engine == "events" else device_of(experiment.task.device, 0)
         folder = _open(options, experiment, assembly, task)
         watch = Watch(
@@ -95,6 +100,7 @@ def up(experiment: Experiment, options: Options) -> Result:
     began_s = monotonic()
     torch.set_num_threads(1)
     assembly = assemble(experiment)
+    check_devices(assembly)
     task = prepare_task(assembly)
     folder = _open(options, experiment, assembly, task)
     observers = host.Observers(
@@ -137,6 +143,7 @@ def _open(options: Options, experiment: Experiment, assembly: Assembly, task: Ta
     for warning in warnings_of(assembly):
         options.listener.note(f"warning: {warning}")
     folder = make_run_folder(experiment, options.out) if options.writes or options.out else None
+    options.begins()
     options.listener.begins(assembly, task.layout)
     return folder
 

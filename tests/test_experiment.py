@@ -221,7 +221,7 @@ def test_every_choice_names_a_key_and_builds_its_default() -> None:
         '[algorithm]\nname = "exact"\nbuffers = "keep"\norder = "cta"\nshare = ["*"]\nf = 0',
         '[coordinator]\nmode = "none"\nquorum = 0.8',
         '[transport]\nlisten = "tcp://[::1]:0"\nplane = "tcp"\nround_deadline_s = 0',
-        '[transport]\nlisten = "tcp://*:5555"\nadvertise = "gate.example:5555"',
+        '[transport]\nlisten = "tcp://*:5555"',
         '[transport]\nlisten = "none"',
         '[record]\nparams = "every"\non_divergence = "continue"',
         '[[peers]]\nname = "lab 3"\naddress = "[fe80::1]:5555"\n[[peers]]\nname = "b"\naddress = "tcp://h-1.x:1"',

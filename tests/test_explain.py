@@ -220,7 +220,7 @@ def test_a_summary_for_people(command: Command, write: Write) -> None:
     write('name = "[b]"\nrounds = 1\n[task]\nmodel = "softmax"\n[topology]\npeers = 1')
     outcome = command("simulate", "exp.toml", "--quiet")
     lines = dict(line.split("  ", 1) for line in outcome.out.splitlines())
-    assert lines["rounds"].strip().startswith("1 by 1 peer (rounds, ")
+    assert lines["rounds"].strip() == "1 by 1 peer"
     assert lines["run folder"].strip().startswith("runs/[b]-"), "a name is no markup"
     assert summary_text(command("simulate", "exp.toml", "--json", "--no-folder").document).startswith("outcome")
 

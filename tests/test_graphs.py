@@ -360,7 +360,7 @@ def test_latency_tables(tmp_path):
     ("text", "words"),
     [
         ("from,to\na,b\n", ("line 1", "latency_ms")),
-        ("a,b,5\n", ("line 1", "no from")),
+        ("a,b,5\n", ("line 1", "from and to", "missing")),
         ("from,to,latency_ms\na,b,fast\n", ("line 2", "latency_ms", "fast")),
         ("from,to,latency_ms\na,b\n", ("line 2", "2 cells")),
         ("from,to,latency_ms\n,b,2\n", ("line 2", "missing")),

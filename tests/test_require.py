@@ -129,7 +129,7 @@ def test_all_must_hold_and_all_that_do_not_are_named(command: Command, write: Wr
     required = ["--require", "rounds > 9", "--require", "peers == 2", "--require", "loss.mean < 1"]
     outcome = command("simulate", "exp.toml", "--no-folder", "--quiet", "--json", *required)
     assert outcome.code == 1
-    assert outcome.err == "not met: rounds > 9 (it is 3)\nnot met: loss.mean < 1 (it is None)\n"
+    assert outcome.err == "not met: rounds > 9 (it is 3)\nnot met: loss.mean < 1 (it is not known)\n"
     assert outcome.document["outcome"] == "finished"
 
 

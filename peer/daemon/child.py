@@ -25,6 +25,8 @@ class ParentReporter:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._stop = False
+        self._round_to_judge: int | None = None
+        self._gone: list[PeerId] = []
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def progress(self, progress: Progress) -> None:
@@ -52,9 +54,22 @@ class ParentReporter:
         return True
 
     def stop_is_wanted(self) -> bool:
-        for kind, _ in self._pipe.receive():
-            self._stop |= kind == "stop"
         return self._stop or not self._pipe.is_open
+
+    def round_to_judge(self) -> int | None:
+        return self._round_to_judge
+
+    def gone(self) -> list[PeerId]:
+        self._listen()
+        gone, self._gone = self._gone, []
+        return gone
+
+    def _listen(self) -> None:
+        for kind, fields in self._pipe.receive():
+            if kind == "stop":
+                self._stop, self._round_to_judge = True, fields["round"]
+            elif kind == "gone":
+                self._gone.append(fields["peer"])
 
     def _on_signal(self, *_: object) -> None:
         self._stop = True

@@ -54,7 +54,13 @@ class PeerView:
 
     @property
     def round(self) -> int:
-        return int((self.end or self.progress).get("rounds", self.progress.get("round", 0)))
+        """How many rounds it has completed, by its last word."""
+        return int((self.end or {}).get("rounds", self.progress.get("round", 0)))
+
+    @property
+    def last_figures(self) -> dict[str, Any]:
+        """Its counts by its last word: what it said at its end, or on the way."""
+        return self.end if self.end is not None and "rounds" in self.end else self.progress
 
 
 @dataclass
@@ -88,39 +94,49 @@ class Host:
         self._open: dict[int, dict[int, Figures]] = {}  # by round, until all peers are in
         every = assembly.experiment.record.params == "every"
         self._history = History(assembly.names, every, observers.entry)
+        self._told_endpoints = False
         self._stopped_s: float | None = None
         self._interrupted = False
         self._diverged: Divergence | None = None
         self._diverged_s = 0.0
+        self._gave_up: set[tuple[int, int]] = set()  # (i, j): i counts j as lost
         self._began_s = monotonic()
-        torch.set_num_threads(1)  # a thread pool would not survive the fork
+        self._run_folder = run_folder
+        self._task = task
+        self._forks = forks
         self.peers: list[PeerView] = []
-        context: Any = multiprocessing.get_context("fork" if forks else "spawn")
-        for i, name in enumerate(assembly.names):
-            ours, theirs = (Pipe(end) for end in context.Pipe())
-            inherited = [p.pipe for p in self.peers] + [ours] if forks else []
-            prepared = (assembly, task) if forks else None
-            process = context.Process(
-                target=run_child,
-                args=(i, theirs, inherited, assembly.experiment, prepared, run_folder),
-                name=name,
-            )
-            process.start()
-            theirs.connection.close()
-            self.peers.append(PeerView(name, process, ours))
 
     def run(self) -> Ended:
-        """Follow the daemons until all have ended."""
+        """Start the daemons and follow them until all have ended."""
         try:
+            self._start()
             while any(not peer.gone for peer in self.peers):
                 self._wait()
                 self._read()
                 self._decide()
                 self.observers.peers(self.peers)
+        except KeyboardInterrupt:  # a second one: no more patience
+            self._interrupted = True
         finally:
             self._kill()
         self._flush(final=True)
         return self._result()
+
+    def _start(self) -> None:
+        torch.set_num_threads(1)  # a thread pool would not survive the fork
+        context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
+        for i, name in enumerate(self.assembly.names):
+            ours, theirs = (Pipe(end) for end in context.Pipe())
+            inherited = [p.pipe for p in self.peers] + [ours] if self._forks else []
+            prepared = (self.assembly, self._task) if self._forks else None
+            process = context.Process(
+                target=run_child,
+                args=(i, theirs, inherited, self.assembly.experiment, prepared, self._run_folder),
+                name=name,
+            )
+            process.start()
+            theirs.connection.close()
+            self.peers.append(PeerView(name, process, ours))
 
     # ---- Following
 
@@ -142,15 +158,24 @@ class Host:
                 if peer.is_lost and self._stopped_s is None:
                     self.observers.event("lost", peer=peer.name, exit_code=peer.process.exitcode)
                     self.observers.alert(peer.name, f"its process ended ({_exit_text(peer.process.exitcode)})")
+                    for other in self.peers:
+                        other.pipe.send("gone", peer=i)
+                    self._tell_endpoints()
         self._flush()
+
+    def _tell_endpoints(self) -> None:
+        """When all peers that are there are bound, tell everybody where to find them."""
+        if self._told_endpoints or not all(p.endpoint is not None or p.gone for p in self.peers):
+            return
+        self._told_endpoints = True
+        for peer in self.peers:
+            peer.pipe.send("endpoints", endpoints=[p.endpoint for p in self.peers])
 
     def _hear(self, i: int, peer: PeerView, kind: str, fields: dict[str, Any]) -> None:
         match kind:
             case "bound":
                 peer.endpoint = fields["endpoint"]
-                if all(p.endpoint is not None or p.gone for p in self.peers):
-                    for other in self.peers:
-                        other.pipe.send("endpoints", endpoints=[p.endpoint for p in self.peers])
+                self._tell_endpoints()
             case "progress":
                 peer.progress = fields
             case "figures":
@@ -166,6 +191,8 @@ class Host:
                 self.observers.alert(peer.name, text)
                 self.observers.event("alert", peer=peer.name, text=text)
             case "event" if self._stopped_s is None:
+                if fields["kind"] == "lost":
+                    self._gave_up.add((i, fields["peer"]))
                 neighbour = None if fields["peer"] is None else self.assembly.names[fields["peer"]]
                 self.observers.event(fields["kind"], peer=peer.name, neighbour=neighbour, reason=fields["reason"])
             case "diverged":
@@ -206,7 +233,7 @@ class Host:
     def _stop(self) -> None:
         self._stopped_s = monotonic()
         for peer in self.peers:
-            peer.pipe.send("stop")
+            peer.pipe.send("stop", round=None if self._diverged is None else self._diverged.round)
 
     def _kill(self) -> None:
         for peer in self.peers:
@@ -218,14 +245,15 @@ class Host:
 
     def _flush(self, final: bool = False) -> None:
         """Give the history an entry for each round that all peers which are still there have evaluated."""
+        away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
         for round in sorted(self._open):
-            figures = self._open[round]
-            missing = [i for i, p in enumerate(self.peers) if i not in figures and not p.is_lost]
+            figures = {i: f for i, f in self._open[round].items() if i not in away}
+            missing = set(range(len(self.peers))) - figures.keys() - away
             if missing and not final:
                 return
             del self._open[round]
             entries = self._history.entries
-            if missing or (entries and round <= entries[-1]["round"]):
+            if missing or not figures or (entries and round <= entries[-1]["round"]):
                 continue
             found = self._history.add(round, figures)
             if found is not None:
@@ -235,37 +263,37 @@ class Host:
 
     def _result(self) -> Ended:
         ends = [peer.end for peer in self.peers if peer.end is not None]
-        ran = [end for end in ends if "rounds" in end]
-        n = len(self.peers)
-        ended = Ended("daemons", next((end["step"] for end in ran), "plain"), n)
+        away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
+        ran = [peer.last_figures for peer in self.peers if peer.last_figures]
+        there = [peer.round for i, peer in enumerate(self.peers) if i not in away] or [p.round for p in self.peers]
+        ended = Ended("daemons", next((end["step"] for end in ends if "step" in end), "plain"), len(self.peers))
         ended.history = self._history.entries
         ended.diverged = self._diverged
-        ended.rounds = min((end["rounds"] for end in ran), default=0)
-        ended.rounds_seconds = max((end["rounds_seconds"] for end in ran), default=0.0)
-        ended.payload_bytes_sent = sum(end["payload_bytes"] for end in ran)
-        ended.wire_bytes_sent = sum(end["wire_bytes"] for end in ran)
-        ended.short_rounds = sum(end["short_rounds"] for end in ran)
-        ended.gradients = sum(end["gradients"] for end in ran)
-        cut_off = self._cut_off()
-        ended.lost = [peer.name for i, peer in enumerate(self.peers) if peer.is_lost or i in cut_off]
+        ended.rounds = min(there)
+        ended.rounds_seconds = max((end.get("rounds_seconds", 0.0) for end in ends), default=0.0)
+        ended.payload_bytes_sent = sum(figures["payload_bytes"] for figures in ran)
+        ended.wire_bytes_sent = sum(figures["wire_bytes"] for figures in ran)
+        ended.gradients = sum(figures["gradients"] for figures in ran)
+        ended.short_rounds = sum(end.get("short_rounds", 0) for end in ends)
+        ended.lost = [peer.name for i, peer in enumerate(self.peers) if i in away]
         ended.params = [self._params(peer) for peer in self.peers]
         ended.outcome, ended.why = self._outcome(ends)
         ended.details = next((end["details"] for end in ends if end.get("details")), "")
         return ended
 
     def _cut_off(self) -> set[int]:
-        """Return the peers that ended, but apart from the others: they had been taken for dead.
+        """Return the peers that live, but apart from the others, which had taken them for dead.
 
-        Of the peers that heard each other at the end, the largest group is the run.
+        Of the peers that hear each other, the largest group is the run.
         """
-        if self._stopped_s is not None:  # then everybody sees everybody leave
+        if not self._gave_up:
             return set()
-        ended = [i for i, peer in enumerate(self.peers) if peer.end is not None]
-        gave_up = {(i, int(j)) for i in ended for j in (self.peers[i].end or {}).get("lost", {})}
+        everyone = self.assembly.graph.to_undirected()
+        here = everyone.subgraph([i for i, peer in enumerate(self.peers) if not peer.is_lost])
         cut_off: set[int] = set()
-        for group in nx.connected_components(self.assembly.graph.to_undirected().subgraph(ended)):
-            kept = nx.Graph(self.assembly.graph.to_undirected().subgraph(group))
-            kept.remove_edges_from([(i, j) for i, j in gave_up if i in group and j in group])
+        for group in nx.connected_components(here):
+            kept = nx.Graph(here.subgraph(group))
+            kept.remove_edges_from([(i, j) for i, j in self._gave_up if i in group and j in group])
             parts = sorted(nx.connected_components(kept), key=lambda part: (-len(part), min(part)))
             cut_off.update(*parts[1:])
         return cut_off

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 import torch
 
@@ -73,15 +74,37 @@ def take_seat(assembly: Assembly, task: Task, me: PeerId, device: torch.device, 
 
 
 def greeting_of(assembly: Assembly, task: Task, me: PeerId, device: str, step: str) -> Greeting:
-    """Return what a peer says of itself to those that it meets."""
+    """Return what a peer says of itself to those that it meets.
+
+    Its digest covers the experiment and what came of it here: who is which node, who hears whom with what weight, and
+    how many rows are dealt out. The same file with another graph file beside it is another experiment.
+    """
+    resolved = {
+        "names of the peers, in node order": ", ".join(assembly.names),
+        "mixing matrix": _matrix_digest(assembly),
+        "rows of the training data": str(0 if task.data is None or task.own is not None else len(task.data.x)),
+    }
+    whole = "\n".join([assembly.experiment.digest(), *resolved.values()])
     return Greeting(
         name=assembly.names[me],
         session=secrets.token_hex(8),
-        digest=assembly.experiment.digest(),
-        fingerprint=assembly.experiment.fingerprint(),
+        digest=sha256(whole.encode()).hexdigest(),
+        fingerprint={**assembly.experiment.fingerprint(), **{k: _short(v) for k, v in resolved.items()}},
         layout_digest=task.layout.digest(),
         layout=task.layout.lines(),
         code=task.code,
         device=device,
         step=step,
     )
+
+
+def _matrix_digest(assembly: Assembly) -> str:
+    matrix = assembly.mixing
+    whole = sha256()
+    for part in (matrix.indptr.astype("<i8"), matrix.indices.astype("<i8"), matrix.data.astype("<f8")):
+        whole.update(part.tobytes())
+    return whole.hexdigest()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 64 else f"sha256:{sha256(text.encode()).hexdigest()[:16]}"

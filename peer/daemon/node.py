@@ -53,6 +53,7 @@ class Progress:
     waits_for: tuple[tuple[PeerId, float], ...]  # (peer, for how many seconds)
     payload_bytes: int
     wire_bytes: int
+    gradients: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,14 @@ class Reporter(Protocol):
 
     def stop_is_wanted(self) -> bool: ...
 
+    def round_to_judge(self) -> int | None:
+        """After a stop: the round whose figures are wanted of whoever stands at its end."""
+        ...
+
+    def gone(self) -> list[PeerId]:
+        """Neighbours whose process is known to have ended, since the last call."""
+        ...
+
 
 @dataclass(frozen=True)
 class _Done:
@@ -113,7 +122,7 @@ class _Done:
 
 @dataclass
 class Node:
-    """One peer. `is_due(round)` says whether it evaluates after so many rounds; `names` are those of all peers."""
+    """One peer. `is_due(round)` says whether it evaluates after so many rounds."""
 
     gossip: Gossip
     membership: Membership
@@ -153,6 +162,8 @@ class Node:
                 self._take(event, now_s)
             for result in self._worker.results():
                 self._take_result(result, now_s)
+            for peer in self.reporter.gone():
+                self._take(PeerLost(peer, "its process ended"), now_s)
             self._report_losses()
             if self.reporter.stop_is_wanted() and self._outcome is None:
                 self._carry_out(self.gossip.handle(Command("stop"), now_s), now_s)
@@ -173,7 +184,8 @@ class Node:
                 self.reporter.event("refused", None, event.text)
             return
         self._carry_out(self.membership.handle(event, now_s), now_s)
-        self._carry_out(self.gossip.handle(event, now_s), now_s)
+        if not isinstance(event, PeerLost):  # that one comes back from membership, if it is news
+            self._carry_out(self.gossip.handle(event, now_s), now_s)
 
     def _take_result(self, result: _Done | EarshotError, now_s: float) -> None:
         if self._outcome is not None:
@@ -253,6 +265,15 @@ class Node:
 
     # ---- What is told
 
+    def _judge_the_last_round(self) -> None:
+        """A run that ends early, because it has diverged, is evaluated where it ends."""
+        round = self.reporter.round_to_judge()
+        if round is None or self.is_due(round) or round != max(self.gossip.round, self._diverged_round or 0):
+            return
+        evaluation = self.learner.evaluate(round)
+        params = self.learner.params().detach().cpu().clone()
+        self.reporter.figures(Figures(evaluation, params, self.links.traffic.payload_bytes))
+
     def _report_losses(self) -> None:
         for peer, reason in list(self.gossip.lost.items())[self._losses_told :]:
             self._losses_told += 1
@@ -270,12 +291,16 @@ class Node:
             waits_for=tuple((peer, now_s - self._waiting_since_s) for peer in sorted(waits_for)),
             payload_bytes=traffic.payload_bytes,
             wire_bytes=traffic.wire_bytes,
+            gradients=self.learner.gradients,
         )
 
     def _end(self) -> NodeEnd:
         assert self._outcome is not None
         self.reporter.progress(self._progress(monotonic()))
         tidy = self._worker.close(STOP_PATIENCE_S)
+        if tidy:
+            self.learner.drop_unfinished()
+            self._judge_the_last_round()
         self.links.close()
         outcome = self._outcome
         if outcome in ("finished", "interrupted") and self._diverged_round is not None:

@@ -76,6 +76,12 @@ class _OwnReporter:
     def stop_is_wanted(self) -> bool:
         return self._stop()
 
+    def round_to_judge(self) -> int | None:
+        return self.diverged_round
+
+    def gone(self) -> list[PeerId]:
+        return []
+
 
 def seat_of(assembly: Assembly, name: str) -> PeerId:
     """Return the node of the peer called `name`, after checking that its neighbours can be reached.

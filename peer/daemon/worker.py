@@ -65,7 +65,7 @@ class Worker(Generic[Result]):
                 return
             except EarshotError as error:
                 self._put(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the peer must end and say so
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the peer must end and say so
                 self._put(TrainingError(f"{type(error).__name__}: {error}"))
 
     def _put(self, result: Result | EarshotError) -> None:

@@ -94,7 +94,7 @@ CHOICES: dict[str, Choice] = {
 # Keys of the contract that may only keep their default until they are built; a table stands for all its keys.
 ONLY_DEFAULT = (
     *("stop_when", "stop_after_s", "algorithm.share", "network", "speed", "faults", "transport.overlap"),
-    *("transport.round_deadline_s", "checkpoint", "peers.key"),
+    *("transport.round_deadline_s", "checkpoint", "peers.key", "transport.advertise"),
 )
 
 # Keys that only some values of another key use: key -> (the other key, the values); "file:" is any file.

@@ -68,6 +68,9 @@ class Membership:
                 effects = self._heard(peer, now_s)
                 if isinstance(event, Received) and isinstance(event.message, Bye) and self._status(peer) != "dead":
                     self._move(peer, "left", now_s)
+            case PeerLost(peer, reason):  # whoever started it says so
+                if self._status(peer) in ("awaited", "alive", "suspect"):
+                    effects = self._bury(peer, reason, now_s)
             case Severed(peer, reason):
                 if self._status(peer) in ("alive", "suspect"):
                     effects = self._bury(peer, reason, now_s)

@@ -29,7 +29,7 @@ class _Due:
     at_s: float
     tie: int
     peer: int = field(compare=False)
-    event: Event = field(compare=False)
+    event: Event | Train = field(compare=False)
 
 
 class EventsEngine:
@@ -73,11 +73,13 @@ class EventsEngine:
             while self._heap and not self._is_over():
                 due = heapq.heappop(self._heap)
                 self.now_s = due.at_s
-                self._carry_out(due.peer, self.cores[due.peer].handle(due.event, self.now_s))
+                event = self._train(due.peer, due.event) if isinstance(due.event, Train) else due.event
+                self._carry_out(due.peer, self.cores[due.peer].handle(event, self.now_s))
                 if self.stop():
                     raise Interrupted
+            self._evaluate_the_last_round()
             self.ended.rounds_seconds += perf_counter() - began_s
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):
             self.ended.outcome = "interrupted"
         except TrainingError as error:
             self.ended.outcome, self.ended.why, self.ended.details = "failed", str(error), error.details
@@ -88,9 +90,8 @@ class EventsEngine:
     def _carry_out(self, me: int, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Train(round):
-                    payload = self.learners[me].train(round, self.stop)
-                    self._at(self.now_s + self._steps_s, me, Trained(round, payload))
+                case Train():
+                    self._at(self.now_s + self._steps_s, me, effect)
                 case Send(to, message):
                     if isinstance(message, Data):
                         self.ended.payload_bytes_sent += self._payload_bytes[message.exchange]
@@ -101,6 +102,10 @@ class EventsEngine:
                     names = self.assembly.names
                     self.watch.on_alert(names[me], text if peer is None else f"{names[peer]} {text}")
 
+    def _train(self, me: int, train: Train) -> Trained:
+        """Do the local steps at the time at which they are done: until then the run may have ended."""
+        return Trained(train.round, self.learners[me].train(train.round, self.stop))
+
     def _mix(self, me: int, mix: Mix) -> Mixed:
         learner = self.learners[me]
         payload, rejected = learner.mix(mix.exchange, [Said(t.weight, t.sender, t.payload) for t in mix.terms])
@@ -108,7 +113,7 @@ class EventsEngine:
             self._completed(me, mix.round + 1)
         return Mixed(mix.round, mix.exchange, payload, rejected)
 
-    def _at(self, at_s: float, peer: int, event: Event) -> None:
+    def _at(self, at_s: float, peer: int, event: Event | Train) -> None:
         heapq.heappush(self._heap, _Due(at_s, next(self._ties), peer, event))
 
     # ---- Figures
@@ -150,8 +155,18 @@ class EventsEngine:
             return False
         return min(core.round for core in self.cores) >= found.round
 
+    def _evaluate_the_last_round(self) -> None:
+        """A run that ends early, because it has diverged, is evaluated where it ends."""
+        rounds = {core.round for core in self.cores}
+        if self.ended.diverged is None or len(rounds) > 1 or self.watch.is_due(min(rounds)):
+            return
+        for me in range(len(self.cores)):
+            self._evaluate(me, min(rounds))
+
     def _result(self) -> Ended:
         ended = self.ended
+        for learner in self.learners:
+            learner.drop_unfinished()
         if ended.diverged is not None and ended.outcome == "finished":
             ended.outcome = "diverged"
         ended.rounds = min(core.round for core in self.cores)

@@ -136,7 +136,7 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
             ended.diverged = ended.diverged or found
             if stop():
                 raise Interrupted
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         ended.outcome = "interrupted"
     except TrainingError as error:
         ended.outcome, ended.why, ended.details = "failed", str(error), error.details

@@ -260,7 +260,7 @@ class PlainTrainer:
                 yield
         except (EarshotError, Interrupted):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             first, *_ = str(error).splitlines() or [""]
             problem = f"model {self.built.spec} raised {type(error).__name__}: {first}"
             raise TrainingError(problem, own_traceback(error)) from error
