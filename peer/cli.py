@@ -169,7 +169,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     if len(sys.argv) == 1:
         sys.argv.append("--help")
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both are interruptions
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -181,13 +181,24 @@ def main() -> NoReturn:
         if error.details:
             print(error.details.rstrip(), file=sys.stderr)
         _fail(str(error), as_json)
-    except (KeyboardInterrupt, typer.Abort):
+    except (_Interruption, KeyboardInterrupt, typer.Abort):
         _fail("interrupted", as_json, exit_code=130)
     except EarshotError as error:
         _fail(str(error), as_json, exit_code=3)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # ---- Inside
+
+
+class _Interruption(BaseException):
+    """A signal before a run has begun; once it has, the run looks after them. typer would hide KeyboardInterrupt."""
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise _Interruption
 
 
 def _load(exp: str, sets: list[str] | None) -> "Experiment":

@@ -112,22 +112,38 @@ def test_a_killed_peer_does_not_hang_the_others(tmp_path: Path) -> None:
     assert summary["history"][-1]["round"] == 400
 
 
+def test_a_peer_killed_before_it_is_there_is_not_waited_for(tmp_path: Path) -> None:
+    """The others need not wait for join_s: whoever started it knows that its process has ended."""
+    text = SOFTMAX.format(rounds=20, family="ring") + "peers = 4\n[transport]\njoin_s = 100000\n"
+    with earshot("up", experiment(tmp_path, text), "--json", "--no-folder", cwd=tmp_path) as up:
+        up.read_until("4 peers")
+        while not (children := up.children()):
+            pass
+        os.kill(children[0], signal.SIGKILL)
+        code, summary = up.end()
+    assert code == 0
+    assert summary["lost"] == ["peer-0"]
+    assert summary["rounds"] == 20
+
+
 def test_a_diverged_run_names_round_and_peer(tmp_path: Path) -> None:
     exp = experiment(
         tmp_path,
         "rounds = 300\n"
         '[task]\nmodel = "linear"\ndata = "inline"\ndtype = "float64"\nbatch_size = 0\nlr = 0.1\ninit = [1.5]\n'
         "shards = [[[[1.0], 3.0]], [[[2.0], 5.0]], [[[3.0], 7.0]], [[[4.0], 9.0]]]\n"
-        '[algorithm]\norder = "cta"\n',
+        '[algorithm]\norder = "cta"\n[record]\nparams = "final"\n',
     )
     found = []
-    for command in (["up"], ["simulate"], ["simulate", "--engine", "events"]):
+    for command in (["up"], ["simulate", "--engine", "events"], ["simulate"]):
         with earshot(*command, exp, "--json", "--no-folder", cwd=tmp_path) as run:
             code, summary = run.end()
         assert code == 3
         assert summary["outcome"] == "diverged"
-        found.append((summary["diverged"], summary["rounds"]))
-    assert found[0] == found[1] == found[2]
+        assert [h["round"] for h in summary["history"]] == [0, 10, 20, summary["rounds"]]
+        found.append([summary[key] for key in ("diverged", "rounds", "gradients", "params", "loss", "history")])
+    assert found[0] == found[1]
+    assert found[0][:3] == found[2][:3]
 
 
 def test_a_model_that_fails_in_the_middle_ends_the_run(tmp_path: Path) -> None:
@@ -156,6 +172,99 @@ def test_a_model_that_fails_in_the_middle_ends_the_run(tmp_path: Path) -> None:
         assert "in forward" in said
         assert "peer/" not in said.split("Traceback")[1].split("out of luck")[0]
         assert not any(exists(pid) for pid in children)
+
+
+def test_a_model_that_ends_the_process_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import sys\n"
+        "import torch\n"
+        "class Quitter(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(784, 10)\n"
+        "    def forward(self, x):\n"
+        "        if self.training and torch.is_grad_enabled() and x.requires_grad is False:\n"
+        "            sys.exit(0)\n"
+        "        return super().forward(x.flatten(1))\n"
+    )
+    exp = experiment(tmp_path, 'rounds = 5\n[task]\nmodel = "mine:Quitter"\nstep = "plain"\n[topology]\npeers = 2\n')
+    for command in (["up"], ["simulate"], ["simulate", "--engine", "events"]):
+        with earshot(*command, exp, "--json", "--no-folder", cwd=tmp_path) as run:
+            code, summary = run.end()
+        assert (code, summary["outcome"]) == (3, "failed")
+        assert "SystemExit" in summary["why"]
+
+
+def test_what_a_model_prints_is_not_part_of_the_document(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Chatty(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(784, 10)\n"
+        "    def forward(self, x):\n"
+        "        print('here I am')\n"
+        "        return super().forward(x.flatten(1))\n"
+    )
+    exp = experiment(tmp_path, 'rounds = 2\n[task]\nmodel = "mine:Chatty"\n[topology]\npeers = 2\n')
+    for command in (["up", "--no-folder"], ["simulate", "--no-folder"], ["explain"]):
+        with earshot(*command, exp, "--json", cwd=tmp_path) as run:
+            code, document = run.end()
+        assert code == 0
+        assert document["peers"] == 2
+
+
+@pytest.mark.parametrize("command", ["simulate", "up", "explain"])
+def test_an_interruption_while_data_are_loading(tmp_path: Path, command: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import sys, threading\n"
+        "def load():\n"
+        "    print('loading', file=sys.stderr, flush=True)\n"
+        "    threading.Event().wait()\n"
+    )
+    exp = experiment(tmp_path, '[task]\nmodel = "softmax"\ndata = "mine:load"\n[topology]\npeers = 2\n')
+    with earshot(command, exp, "--json", cwd=tmp_path) as run:
+        run.read_until("loading")
+        run.process.terminate()
+        code, document = run.end()
+    assert code == 130
+    assert document == {"error": "interrupted"}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_local_step_that_does_not_end_is_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import sys, threading, torch\n"
+        "class Slow(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(784, 10)\n"
+        "        self.steps = 0\n"
+        "    def forward(self, x):\n"
+        "        self.steps += self.training\n"
+        "        if self.steps > 2:\n"
+        "            print('stuck', file=sys.stderr, flush=True)\n"
+        "            threading.Event().wait()\n"
+        "        return super().forward(x.flatten(1))\n"
+    )
+    exp = experiment(tmp_path, '[task]\nmodel = "mine:Slow"\nstep = "plain"\n[topology]\npeers = 2\n')
+    for command in ("simulate", "up"):
+        with earshot(command, exp, "--json", "--no-folder", cwd=tmp_path) as run:
+            run.read_until("stuck")
+            children = run.children()
+            run.process.terminate()
+            code, summary = run.end()
+        assert code == 130
+        assert summary["outcome"] == "interrupted"
+        assert not any(exists(pid) for pid in children)
+
+
+def test_a_closed_stdout_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    exp = experiment(tmp_path, SOFTMAX.format(rounds=2, family="ring") + "peers = 2\n")
+    with earshot("simulate", exp, "--no-folder", cwd=tmp_path) as run:
+        assert run.process.stdout is not None
+        run.process.stdout.close()
+        run.read_until("round 2/2")
+        assert run.process.stderr is not None
+        run.process.stderr.read()
+        assert run.process.wait(PATIENCE_S) == 0
 
 
 # ---- start
@@ -220,6 +329,19 @@ def test_another_experiment_is_refused_with_the_keys_that_differ(tmp_path: Path)
         assert "task.lr" in said
         assert "0.05" in said
         assert "0.3" in said
+
+
+def test_another_order_of_peers_is_another_experiment(tmp_path: Path) -> None:
+    """The third machine's file lists the same peers in another order, so it would train on another's shard."""
+    exp = lab(tmp_path, join_s=4, names=2)
+    head, first, second = (tmp_path / exp).read_text().split("[[peers]]")
+    (tmp_path / "other.toml").write_text("[[peers]]".join([head, second, first]))
+    with (
+        earshot("start", exp, "--name", "lab-1", "--json", "--no-folder", cwd=tmp_path) as one,
+        earshot("start", "other.toml", "--name", "lab-2", "--json", "--no-folder", cwd=tmp_path) as other,
+    ):
+        ends = [daemon.end() for daemon in (one, other)]
+    assert [code for code, _ in ends] == [3, 3]
 
 
 def test_an_occupied_port_is_named_with_the_setting_to_change(tmp_path: Path) -> None:

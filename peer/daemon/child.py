@@ -27,6 +27,7 @@ class ParentReporter:
         self._stop = False
         self._round_to_judge: int | None = None
         self._gone: list[PeerId] = []
+        self._endpoints: dict[PeerId, str | None] | None = None
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def progress(self, progress: Progress) -> None:
@@ -64,12 +65,22 @@ class ParentReporter:
         gone, self._gone = self._gone, []
         return gone
 
+    def wait_for_endpoints(self) -> dict[PeerId, str | None] | None:
+        """Wait for the parent to say where everybody is; None when it wants an end instead."""
+        while self._endpoints is None and not self.stop_is_wanted():
+            self._pipe.connection.poll(1.0)
+            self._listen()
+        return self._endpoints
+
     def _listen(self) -> None:
         for kind, fields in self._pipe.receive():
-            if kind == "stop":
-                self._stop, self._round_to_judge = True, fields["round"]
-            elif kind == "gone":
-                self._gone.append(fields["peer"])
+            match kind:
+                case "stop":
+                    self._stop, self._round_to_judge = True, fields["round"]
+                case "gone":
+                    self._gone.append(fields["peer"])
+                case "endpoints":
+                    self._endpoints = dict(enumerate(fields["endpoints"]))
 
     def _on_signal(self, *_: object) -> None:
         self._stop = True
@@ -99,7 +110,7 @@ def run_child(
         wanted = entry.device if entry is not None and entry.device else experiment.task.device
         seat = take_seat(assembly, task, me, device_of(wanted, me), "tcp://127.0.0.1:*")
         pipe.send("bound", endpoint=seat.links.endpoint, device=wanted)
-        endpoints = _endpoints(pipe)
+        endpoints = reporter.wait_for_endpoints()
         if endpoints is None:
             seat.links.close()
             return
@@ -124,18 +135,6 @@ def failure_fields(error: EarshotError) -> dict[str, Any]:
 def _prepare(experiment: Experiment, me: PeerId) -> tuple[Assembly, Task]:
     assembly = assemble(experiment)
     return assembly, prepare_task(assembly, only=me)
-
-
-def _endpoints(pipe: Pipe) -> dict[PeerId, str | None] | None:
-    """Wait for the parent to say where everybody is; None when it wants an end instead."""
-    while pipe.is_open:
-        pipe.connection.poll(1.0)
-        for kind, fields in pipe.receive():
-            if kind == "endpoints":
-                return dict(enumerate(fields["endpoints"]))
-            if kind == "stop":
-                return None
-    return None
 
 
 def _plain(end: NodeEnd) -> dict[str, Any]:
