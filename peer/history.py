@@ -63,3 +63,10 @@ def peer_score(evaluation: Evaluation) -> PeerScore:
     if own is None:
         return PeerScore(score.loss, score.accuracy, score.rows)
     return PeerScore(score.loss, score.accuracy, score.rows, own.loss, own.accuracy, own.rows)
+
+
+def earliest(known: Divergence | None, found: Divergence, names: tuple[str, ...]) -> Divergence:
+    """Return which of two came first: the earlier round, and within it the first peer in node order."""
+    if known is None:
+        return found
+    return min(known, found, key=lambda divergence: (divergence.round, names.index(divergence.peer)))

@@ -21,7 +21,7 @@ import torch
 from peer.assembly import Assembly
 from peer.daemon.child import run_child
 from peer.daemon.pipe import Pipe
-from peer.history import Figures, History
+from peer.history import Figures, History, earliest
 from peer.record import Divergence, Ended, PeerScore, Row, metric_row
 from peer.task.task import Task
 
@@ -223,12 +223,9 @@ class Host:
         return done or monotonic() - self._diverged_s > SETTLE_S
 
     def _note_divergence(self, found: Divergence) -> None:
-        """Keep the earliest round, and within it the first peer in node order."""
-        known, order = self._diverged, self.assembly.names.index
-        if known is None:
+        if self._diverged is None:
             self._diverged_s = monotonic()
-        if known is None or (found.round, order(found.peer)) < (known.round, order(known.peer)):
-            self._diverged = found
+        self._diverged = earliest(self._diverged, found, self.assembly.names)
 
     def _stop(self) -> None:
         self._stopped_s = monotonic()

@@ -14,7 +14,7 @@ import torch
 
 from peer.assembly import Assembly
 from peer.errors import TrainingError
-from peer.history import Figures, peer_score
+from peer.history import Figures, earliest, peer_score
 from peer.learner import Learner, Said, message_forms
 from peer.protocol.gossip import Gossip
 from peer.protocol.messages import Alert, Data, Effect, Event, Mix, Mixed, PeerJoined, Received, Send, Train, Trained
@@ -143,10 +143,7 @@ class EventsEngine:
             self._diverged(found)
 
     def _diverged(self, found: Divergence) -> None:
-        """Keep the earliest round, and within it the first peer in node order."""
-        known, order = self.ended.diverged, self.assembly.names.index
-        if known is None or (found.round, order(found.peer)) < (known.round, order(known.peer)):
-            self.ended.diverged = found
+        self.ended.diverged = earliest(self.ended.diverged, found, self.assembly.names)
 
     def _is_over(self) -> bool:
         """A diverged run ends when every peer has done the round in which it was seen."""
