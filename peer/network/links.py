@@ -242,7 +242,7 @@ class Links:
         refuses = self._follow(link)  # before the frames: what came ahead of a break is in the queue by now
         for frames in _arrived(dealer):
             yield from self._guarded(link, frames)
-        if refuses and link.trusted and not link.greeted and not link.incoming.ended:
+        if refuses and link.trusted and not link.stands and not link.incoming.ended:
             yield Severed(link.peer, "its connection broke and its address refuses new ones")
 
     def _guarded(self, link: _Link, frames: list[zmq.Frame]) -> Iterator[LinkEvent]:
