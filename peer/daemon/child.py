@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,15 @@ from peer.task.task import Task
 
 
 class ParentReporter:
-    """Tells the parent all there is to know; a stop comes from it, from its death, or from SIGTERM."""
+    """Tells the parent all there is to know; a stop comes from it, from its death, or from SIGTERM.
 
-    def __init__(self, pipe: Pipe) -> None:
+    `stop_line` is at its end when the parent wants everybody to stop. All siblings see that at one instant, so none
+    can take for a loss that another one has stopped; `stop` in the pipe, sent before it, says what is wanted then.
+    """
+
+    def __init__(self, pipe: Pipe, stop_line: "Connection[bytes, bytes]") -> None:
         self._pipe = pipe
+        self._stop_line = stop_line
         self._stop = False
         self._round_to_judge: int | None = None
         self._gone: list[PeerId] = []
@@ -55,9 +61,10 @@ class ParentReporter:
         return True
 
     def stop_is_wanted(self) -> bool:
-        return self._stop or not self._pipe.is_open
+        return self._stop or not self._pipe.is_open or self._stop_line.poll()
 
     def round_to_judge(self) -> int | None:
+        self._listen()
         return self._round_to_judge
 
     def gone(self) -> list[PeerId]:
@@ -76,7 +83,7 @@ class ParentReporter:
         for kind, fields in self._pipe.receive():
             match kind:
                 case "stop":
-                    self._stop, self._round_to_judge = True, fields["round"]
+                    self._round_to_judge = fields["round"]
                 case "gone":
                     self._gone.append(fields["peer"])
                 case "endpoints":
@@ -89,19 +96,20 @@ class ParentReporter:
 def run_child(
     me: PeerId,
     pipe: Pipe,
-    others: Sequence[Pipe],
+    stop_line: "Connection[bytes, bytes]",
+    others: "Sequence[Pipe | Connection[bytes, bytes]]",
     experiment: Experiment,
     prepared: tuple[Assembly, Task] | None,
     run_folder: Path | None,
 ) -> None:
-    """Be peer `me` until the end. `others` are pipes of siblings that a fork has left open here.
+    """Be peer `me` until the end. `others` are the parent's ends of pipes that a fork has left open here.
 
     `prepared` is what the parent has already assembled, where the process was forked from it.
     """
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent sees to it
-    reporter = ParentReporter(pipe)
+    reporter = ParentReporter(pipe, stop_line)
     torch.set_num_threads(experiment.task.threads)
     try:
         assembly, task = prepared if prepared is not None else _prepare(experiment, me)
@@ -116,6 +124,7 @@ def run_child(
             return
         seat.dial(endpoints)
         seat.links.watch(pipe.fileno())
+        seat.links.watch(stop_line.fileno())
         end = seat.run(reporter)
         if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
             save_model(seat.learner.tensors(), run_folder / "peers" / assembly.names[me])

@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
@@ -104,6 +104,7 @@ class Host:
         self._run_folder = run_folder
         self._task = task
         self._forks = forks
+        self._stop_line: Connection[bytes, bytes] | None = None  # its closing is the stop: all see it at one instant
         self.peers: list[PeerView] = []
 
     def run(self) -> Ended:
@@ -125,18 +126,20 @@ class Host:
     def _start(self) -> None:
         torch.set_num_threads(1)  # a thread pool would not survive the fork
         context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
+        listen, self._stop_line = context.Pipe(duplex=False)
         for i, name in enumerate(self.assembly.names):
             ours, theirs = (Pipe(end) for end in context.Pipe())
-            inherited = [p.pipe for p in self.peers] + [ours] if self._forks else []
+            inherited = [self._stop_line, *(p.pipe for p in self.peers), ours] if self._forks else []
             prepared = (self.assembly, self._task) if self._forks else None
             process = context.Process(
                 target=run_child,
-                args=(i, theirs, inherited, self.assembly.experiment, prepared, self._run_folder),
+                args=(i, theirs, listen, inherited, self.assembly.experiment, prepared, self._run_folder),
                 name=name,
             )
             process.start()
             theirs.connection.close()
             self.peers.append(PeerView(name, process, ours))
+        listen.close()
 
     # ---- Following
 
@@ -231,12 +234,18 @@ class Host:
         self._stopped_s = monotonic()
         for peer in self.peers:
             peer.pipe.send("stop", round=None if self._diverged is None else self._diverged.round)
+        self._close_stop_line()
 
     def _kill(self) -> None:
         for peer in self.peers:
             if peer.process.is_alive():
                 peer.process.kill()
             peer.process.join()
+        self._close_stop_line()
+
+    def _close_stop_line(self) -> None:
+        if self._stop_line is not None:
+            self._stop_line.close()
 
     # ---- History
 

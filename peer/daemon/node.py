@@ -158,6 +158,8 @@ class Node:
             due_s = min(beat_s, self.membership.deadline_s, self.gossip.deadline_s)
             arrived = self.links.poll(max(0.0, due_s - monotonic()))
             now_s = monotonic()
+            if self.reporter.stop_is_wanted():  # before what arrived: it may be goodbyes of others who stopped, too
+                self._carry_out(self.gossip.handle(Command("stop"), now_s), now_s)
             for event in arrived:
                 self._take(event, now_s)
             for result in self._worker.results():
@@ -165,8 +167,6 @@ class Node:
             for peer in self.reporter.gone():
                 self._take(PeerLost(peer, "its process ended"), now_s)
             self._report_losses()
-            if self.reporter.stop_is_wanted() and self._outcome is None:
-                self._carry_out(self.gossip.handle(Command("stop"), now_s), now_s)
             if now_s >= self.membership.deadline_s:  # everything that had arrived has been taken in
                 self._carry_out(self.membership.handle(Tick(), now_s), now_s)
             if now_s >= beat_s:
