@@ -27,11 +27,13 @@ class Figures:
 class History:
     """What has been seen of all peers so far. `names` are in node order; `on_entry` is told each new entry.
 
-    `keeps_params` puts every peer's parameters into every entry.
+    `keeps_params` puts every peer's parameters into every entry. `gossiped` are the parameters over which the
+    consensus distance is taken, (s,) indices, None for all: peers need not agree on what they keep for themselves.
     """
 
     names: tuple[str, ...]
     keeps_params: bool = False
+    gossiped: NDArray[np.int64] | None = None
     on_entry: Callable[[Row], None] = lambda _: None
     entries: list[Row] = field(default_factory=list)
     _losses_at_start: dict[PeerId, float] = field(default_factory=dict)
@@ -42,7 +44,8 @@ class History:
         peers = sorted(figures)
         scores = [figures[peer].score for peer in peers]
         params = np.stack([figures[peer].params for peer in peers])
-        consensus = consensus_distance(params)
+        gossiped = params if self.gossiped is None else params[:, self.gossiped]
+        consensus = consensus_distance(gossiped)
         if not self.entries:
             self._losses_at_start = {peer: figures[peer].score.loss or 0.0 for peer in peers}
             self._consensus_at_start = consensus
@@ -53,7 +56,7 @@ class History:
             if score.loss is not None and has_diverged(score.loss, self._losses_at_start.get(peer, 0.0)):
                 return Divergence(round, self.names[peer])
         if has_diverged(consensus, self._consensus_at_start):
-            return Divergence(round, self.names[peers[farthest_from_mean(params)]])
+            return Divergence(round, self.names[peers[farthest_from_mean(gossiped)]])
         return None
 
 

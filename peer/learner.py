@@ -6,14 +6,16 @@ training and the shard, and does it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Algorithm, Message
-from peer.algorithms.combine import HeardMessages, is_finite, screen
+from peer.algorithms.combine import HeardMessages, is_finite, leave_out, screen
+from peer.algorithms.counters import Given, Taken, counter_form
 from peer.divergence import has_diverged
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import Neighbourhood, PeerId, Shares
 from peer.task.local import Memory, Score, Shard, Trainer, never
 
 
@@ -33,15 +35,31 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Said:
-    """A message with the weight that its receiver gives it."""
+    """A message with the weight that its receiver gives it; what others said may be a counter, see `wire_forms`."""
 
     weight: float
     sender: PeerId
     message: Message
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What came of mixing: the next exchange's message, None after the last; and who was left out.
+
+    `rejected` sent what is not finite, `far` stands beyond the threshold of the metric "model".
+    """
+
+    message: Message | Shares | None
+    rejected: tuple[PeerId, ...] = ()
+    far: tuple[PeerId, ...] = ()
+
+
 class Learner:
-    """One peer's state on one device."""
+    """One peer's state on one device.
+
+    `around(round)` is needed where messages differ from listener to listener. `threshold` is that of the metric
+    "model": how far apart the parameters of two peers may be for their messages to be mixed.
+    """
 
     def __init__(
         self,
@@ -51,6 +69,8 @@ class Learner:
         start: Tensor,
         shard: Shard | None,
         test: tuple[Tensor, Tensor] | None,
+        around: Callable[[int], Neighbourhood] | None = None,
+        threshold: float | None = None,
     ) -> None:
         self.me = me
         self.algorithm = algorithm
@@ -58,38 +78,46 @@ class Learner:
         self.shard = shard
         self.test = test
         self.gradients = 0
+        self._around = around
+        self._threshold = threshold
+        self._round = 0
         self._state = algorithm.init(start)
         self._memory = trainer.memory()
         self._norm_at_start = self.norm()
         self._loss_at_start: float | None = None
         self._heard: HeardMessages | None = None
         self._settled = (self._state, 0)
+        self._counts = algorithm.absent == "count"
+        self._given, self._taken = Given(), Taken()
 
-    def train(self, round: int, stop: Callable[[], bool] = never) -> Message:
+    def train(self, round: int, stop: Callable[[], bool] = never) -> Message | Shares:
         """Do the local steps of a round; returns the first message of its exchange."""
         learned = self.trainer.train(self.algorithm.at(self._state), self._memory, self.shard, self.me, round, stop)
         self.gradients += learned.steps
+        self._round = round
         self._state = self.algorithm.learned(self._state, learned.delta, learned.lr)
         return self._message(0)
 
-    def mix(self, exchange: int, said: Sequence[Said]) -> tuple[Message | None, tuple[PeerId, ...]]:
+    def mix(self, exchange: int, said: Sequence[Said]) -> Outcome:
         """Update the state from what was said, the own message among it, in node order.
 
-        Returns the next exchange's message, None after the last, and who sent what is not finite: that is left out,
-        and its weight goes to the own message.
+        What is not finite, and what is too far, is left out, and its weight goes to the own message.
         """
-        heard = HeardMessages(tuple((s.weight, s.message, s.sender == self.me) for s in said))
+        heard = self._heard_of(said)
         rejected: tuple[PeerId, ...] = ()
         if not is_finite(heard.sum()):  # one look at the sum instead of one at each message
-            heard, bad = screen(heard)
+            heard, bad = screen(heard, keeps_sum=not self._counts)
             rejected = tuple(said[i].sender for i in bad)
-        self._state = self.algorithm.update(self._state, exchange, heard)
+            said = [item for i, item in enumerate(said) if i not in bad]
+        away = self._too_far(heard, exchange)
+        far = tuple(said[i].sender for i in away)
         self._heard = heard
+        self._state = self.algorithm.update(self._state, exchange, leave_out(heard, away))
         following = exchange + 1
         if following < self.algorithm.exchanges:
-            return self._message(following), rejected
+            return Outcome(self._message(following), rejected, far)
         self._settled = (self._state, self.gradients)
-        return None, rejected
+        return Outcome(None, rejected, far)
 
     def drop_unfinished(self) -> None:
         """Go back to the end of the last round: what was learned for the next one was never mixed."""
@@ -120,20 +148,46 @@ class Learner:
 
     def neighbour_distance(self) -> float | None:
         """Return the mean squared distance to what the neighbours said last, None where none was heard."""
-        if self._heard is None or len(self._heard.terms) < 2:
+        if self._heard is None:
             return None
-        edges = self._heard.edges()
-        squares = [(edges.own[name] - theirs).double().square().sum(dim=1) for name, theirs in edges.theirs.items()]
-        return float(torch.stack(squares).sum(dim=0).mean())
+        squares = [d * d for d in self._distances(self._heard, self.algorithm.exchanges - 1) if d is not None]
+        return fsum(squares) / len(squares) if squares else None
 
     def loss_has_diverged(self, evaluation: Evaluation) -> bool:
         """Say whether the loss is not finite or has grown beyond all bounds."""
         loss = evaluation.score.loss
         return loss is not None and has_diverged(loss, self._loss_at_start or 0.0)
 
-    def _message(self, exchange: int) -> Message:
+    def _message(self, exchange: int) -> Message | Shares:
         self._state, message = self.algorithm.message(self._state, exchange, None)
-        return message
+        if not self._counts:
+            return message
+        assert self._around is not None
+        listeners = self._around(self._round).listeners
+        return Shares(message, {p: self._given.give(p, share, message) for p, share in listeners.items()})
+
+    def _heard_of(self, said: Sequence[Said]) -> HeardMessages:
+        own = next(s.message for s in said if s.sender == self.me)
+        taken = [
+            self._taken.take(s.sender, s.message, own) if self._counts and s.sender != self.me else s.message
+            for s in said
+        ]
+        return HeardMessages(tuple((s.weight, t, s.sender == self.me) for s, t in zip(said, taken, strict=True)))
+
+    def _too_far(self, heard: HeardMessages, exchange: int) -> list[int]:
+        """Return the indices of the terms beyond the threshold, by what both sides say in this exchange."""
+        if self._threshold is None:
+            return []
+        return [i for i, d in enumerate(self._distances(heard, exchange)) if d is not None and d > self._threshold]
+
+    def _distances(self, heard: HeardMessages, exchange: int) -> list[float | None]:
+        """Return how far each term's parameters are from the own ones; None for the own, and where they are unsaid."""
+        said = [self.algorithm.parameters_in(message, exchange) for _, message, _ in heard.terms]
+        here = next(x for x, (_, _, own) in zip(said, heard.terms, strict=True) if own)
+        return [
+            None if own or x is None or here is None else parameter_norm(x - here)
+            for x, (_, _, own) in zip(said, heard.terms, strict=True)
+        ]
 
 
 def judge(
@@ -170,3 +224,9 @@ def message_forms(algorithm: Algorithm, x: Tensor) -> tuple[Message, ...]:
         forms.append(message)
         state = algorithm.update(state, k, HeardMessages(((1.0, message, True),)))
     return tuple(forms)
+
+
+def wire_forms(algorithm: Algorithm, x: Tensor) -> tuple[Message, ...]:
+    """Return a message of each exchange as others get it."""
+    forms = message_forms(algorithm, x)
+    return tuple(map(counter_form, forms)) if algorithm.absent == "count" else forms

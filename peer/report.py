@@ -55,9 +55,9 @@ def draw_curves(axes: Any, runs: Sequence[Run]) -> None:
 
 
 def draw_topology(axes: Any, assembly: Assembly) -> None:
-    """Draw who hears whom; peers stand where they are, if they have positions."""
-    graph, t = assembly.graph, assembly.experiment.topology
-    places = _places(assembly)
+    """Draw who hears whom, in round 0 where that changes; peers stand where they are, if they have positions."""
+    graph, t = assembly.first_graph, assembly.experiment.topology
+    places, when = _places(assembly), "" if assembly.ground.period == 1 else ", round 0"
     n = len(assembly.names)
     edges = list(graph.edges)[:DRAWN_EDGES]
     size = 260 if n <= 30 else max(8, 6000 / n)
@@ -66,15 +66,15 @@ def draw_topology(axes: Any, assembly: Assembly) -> None:
     if n <= 30:
         labels = {i: name.removeprefix("peer-") for i, name in enumerate(assembly.names)}
         nx.draw_networkx_labels(graph, places, labels, ax=axes, font_size=8, font_color="white")
-    axes.set_title(f"{t.family}: {n} peers, {t.metric} within {t.threshold:g}", fontsize=10)
+    axes.set_title(f"{t.family}: {n} peers, {t.metric} within {t.threshold:g}{when}", fontsize=10)
     axes.margins(0.12)
-    if assembly.net.positions is not None:
+    if assembly.ground.positions is not None:
         axes.set_aspect("equal")
     axes.set_axis_off()
 
 
 def _places(assembly: Assembly) -> dict[int, Any]:
-    if assembly.net.positions is not None:
-        return dict(enumerate(np.asarray(assembly.net.positions)))
-    places: dict[int, Any] = nx.spring_layout(assembly.graph, seed=assembly.experiment.seed % 2**32)
+    if assembly.ground.positions is not None:
+        return dict(enumerate(np.asarray(assembly.ground.positions)))
+    places: dict[int, Any] = nx.spring_layout(assembly.first_graph, seed=assembly.experiment.seed % 2**32)
     return places

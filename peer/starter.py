@@ -46,26 +46,46 @@ step = "auto"                   # how the local step is computed: auto | vmap | 
 [topology]                      # who hears whom
 family = "ring"                 # ring | path | grid | torus | star | complete | hypercube | exponential
                                 # | regular | geometric | smallworld | erdos_renyi | barabasi_albert
-                                # | "file:graph.edges" | "networkx:petersen_graph"
+                                # | "file:graph.edges" | "networkx:petersen_graph" | "package.module:factory"
+                                # new in every round: one_peer_exponential | base_k | random_matching
+                                # | epidemic | mobile (peers move, in the unit square)
 peers = 8                       # left out where shape, shards, init, a graph file or [[peers]] tell it
 # shape = [4, 8]                # grid, torus
 # degree = 4                    # regular: neighbours of each peer
-# k = 4                         # smallworld: neighbours of each peer before rewiring
+# k = 4                         # smallworld: neighbours of each peer before rewiring; base_k: at most so many
 # p = 0.1                       # smallworld: chance of rewiring an edge; erdos_renyi: chance of an edge
 # m = 2                         # barabasi_albert: edges of each new peer
-# args = {n = 10}               # networkx: the arguments of the generator
+# fanout = 3                    # epidemic: how many peers each one sends to; log2 of the peers where left out
+# variant = "oracle"            # epidemic: oracle (each hears as many as it sends to) | local
+# pairs = 1                     # random_matching: how many pairs meet in a round; 0: as many as can
+# among = "ring"                # random_matching: along whose edges: complete | ring | path | star | hypercube
+                                # | "file:graph.edges"
+# speed = 0.02                  # mobile: how far a peer moves in a round
+# margin = 0.05                 # mobile: peers connect below threshold - margin, and drop above threshold
+# args = {n = 10}               # the arguments of a networkx generator, or of your own function
 # directed = true               # file: the lines are arcs, and "u v" means that v hears u
 # seed = 0                      # of random graphs; the experiment's where left out
-metric = "hops"                 # distance: hops | weight (along the shortest path) | position (geometric)
-threshold = 1.0                 # neighbours are at most so far away; geometric has no default
+metric = "hops"                 # distance: hops | weight (along the shortest path) | position (geometric, mobile)
+                                # | model (how far apart the parameters of neighbours are)
+threshold = 1.0                 # neighbours are at most so far away; geometric, mobile, model have no default
+# look_again = 10               # model: after how many rounds two that were too far apart look again
 weights = "auto"                # auto | metropolis | uniform (1/(degree+1)) | lazy ((I + metropolis)/2)
+                                # | push (columns sum to 1, for push_sum)
 allow_disconnected = false      # true: train although some peers can never hear of each other
 
 [algorithm]                     # what peers do with what they hear
-name = "dpsgd"                  # dpsgd | local (no gossip) | exact (the mean of all, whatever the topology)
+name = "dpsgd"                  # dpsgd | gradient_tracking | d2 | push_sum (directed graphs) | diloco
+                                # | local (no gossip) | exact (the mean of all, whatever the topology)
+                                # | "package.module:factory"
 mode = "sync"                   # peers go from round to round together; the only one so far
-order = "atc"                   # atc (adapt, then combine) | cta (combine, then adapt)
+order = "atc"                   # dpsgd: atc (adapt, then combine) | cta; gradient_tracking: atc | diging
+# outer_lr = 0.7                # diloco: learning rate of the outer step
+# outer_momentum = 0.9          # diloco
+# nesterov = true               # diloco: false is heavy ball
+# among = "all"                 # diloco: the mean of all | neighbours
+# allow_unstable = false        # d2: true runs it where it is known to diverge
 combine = "weighted_sum"        # the only one so far
+share = ["*"]                   # which parameters are gossiped, by name, such as ["encoder.*"]
 buffers = "average"             # such as BatchNorm's statistics: average | keep (each peer its own)
 
 [compression]                   # makes messages smaller

@@ -36,13 +36,28 @@ def explanation_text(explanation: Explanation) -> str:
         f"  a message            {human_bytes(d['payload_bytes_per_message'])}",
         f"  a round              {human_bytes(d['bytes_per_round'])} in all",
     ]
+    if "schedule" in d:
+        lines += _rounds(d["schedule"])
     if e.algorithm.name in ("local", "exact"):
         said = "nobody gossips" if e.algorithm.name == "local" else "everybody hears everybody, with equal weight"
         lines.append(f'  algorithm            "{e.algorithm.name}": {said}; the topology is not used')
     lines += ["", _hears(explanation)]
-    if "matrix" in d:
-        lines += ["", *(" ".join(f"{w:7.4f}" for w in row) for row in d["matrix"])]
+    for rows in [d["matrix"]] if "matrix" in d else d.get("matrices", []):
+        lines += ["", *(" ".join(f"{w:7.4f}" for w in row) for row in rows)]
     return "\n".join(lines)
+
+
+def _rounds(schedule: dict[str, Any]) -> list[str]:
+    """Say what the single rounds are like: the figures above are of all of them together."""
+    period, seen = schedule["period"], schedule["rounds_seen"]
+    repeats = f"repeats after {period} rounds" if period else f"never repeats; the first {seen} rounds were looked at"
+    edges, connected = schedule["edges"], round(schedule["connected_share"] * seen)
+    count = f"{edges['min']}" if edges["min"] == edges["max"] else f"{edges['min']} to {edges['max']}"
+    return [
+        f"  schedule             {repeats}",
+        f"  edges of one round   {count}, {edges['mean']:.4g} on average; neighbours {_degrees(schedule['degree'])}",
+        f"  rounds connected     {connected} of {seen} by themselves",
+    ]
 
 
 def summary_text(summary: Row) -> str:
@@ -108,7 +123,8 @@ def _hears(explanation: Explanation) -> str:
 
 def _with_distance(explanation: Explanation, name: str, other: str) -> str:
     assembly = explanation.assembly
-    if assembly.experiment.topology.metric == "hops" and assembly.experiment.topology.threshold == 1:
+    t = assembly.experiment.topology
+    if assembly.ground.period != 1 or t.metric == "model" or (t.metric == "hops" and t.threshold == 1):
         return other
     i, j = assembly.names.index(name), assembly.names.index(other)
     return f"{other} ({assembly.graph.edges[j, i]['distance']:.4g})"

@@ -76,7 +76,7 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
     try:
         assembly = assemble(experiment)
         task = prepare_task(assembly)
-        check_devices(assembly)
+        check_devices(experiment)
         device = torch.device("cpu") if engine == "events" else device_of(experiment.task.device, 0)
         folder = _open(options, experiment, assembly, task)
         watch = Watch(
@@ -100,7 +100,7 @@ def up(experiment: Experiment, options: Options) -> Result:
     began_s = monotonic()
     torch.set_num_threads(1)
     assembly = assemble(experiment)
-    check_devices(assembly)
+    check_devices(experiment)
     task = prepare_task(assembly)
     folder = _open(options, experiment, assembly, task)
     observers = host.Observers(

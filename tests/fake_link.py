@@ -44,7 +44,7 @@ def neighbourhoods(matrix: Matrix) -> list[Neighbourhood]:
     return [
         Neighbourhood(
             weights={j: matrix[i][j] for j in range(n) if matrix[i][j] or j == i},
-            listeners=tuple(j for j in range(n) if j != i and matrix[j][i]),
+            listeners={j: matrix[j][i] for j in range(n) if j != i and matrix[j][i]},
         )
         for i in range(n)
     ]

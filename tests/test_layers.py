@@ -52,13 +52,14 @@ MAP: dict[str, Room] = {
     # One peer's tensors, and an experiment made ready: where the maths, the task and the messages meet.
     "peer.learner": Room("torch peer.algorithms peer.divergence peer.protocol.messages peer.task"),
     "peer.assembly": Room(
-        "torch numpy scipy networkx topology peer.algorithms peer.errors peer.experiment peer.protocol.messages "
+        "torch numpy scipy networkx topology peer.algorithms peer.errors peer.experiment peer.learner peer.protocol "
         "peer.task"
     ),
     "peer.history": Room("numpy peer.divergence peer.learner peer.protocol.messages peer.record"),
     "peer.model_file": Room("torch safetensors"),
     "peer.explanation": Room(
-        "torch topology peer.algorithms peer.assembly peer.errors peer.experiment peer.learner peer.record peer.task"
+        "torch networkx topology peer.algorithms peer.assembly peer.errors peer.experiment peer.learner peer.record "
+        "peer.task"
     ),
     # The two that run it: they share all of the above, and nothing of each other.
     "peer.simulator": Room(BELOW),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from topology import build, diameter, is_connected, mixing_matrix, rounds_to_consensus, slem, spectral_gap
+from topology import build, diameter, is_connected, lambda_min, mixing_matrix, rounds_to_consensus, slem, spectral_gap
 from topology import spectrum as spectrum_module
 
 TRUTH_FOLDER = Path(__file__).parent / "truth"
@@ -51,6 +51,8 @@ def test_truth(kind, size):
     W = made(kind, size)
     close(slem(W), entry["slem"])
     close(spectral_gap(W), entry["spectral_gap"])
+    if "lambda_min" in entry:
+        close(lambda_min(W), entry["lambda_min"])
     if "closed_form_slem" in entry:
         close(slem(W), entry["closed_form_slem"])
     if "eigenvalues" in entry:
@@ -173,6 +175,31 @@ def test_iterations_find_what_the_dense_way_finds(kind, monkeypatch):
         monkeypatch.setitem(getattr(spectrum_module, rungs), "maxiter", 1)
         monkeypatch.setitem(getattr(spectrum_module, rungs), "ncv", 6)
     close(slem(W), dense)  # by shift and invert, or the dense way after all
+
+
+def test_the_smallest_eigenvalue():
+    assert lambda_min(mixing_matrix(build("ring", 1).graph)) == 1.0
+    assert lambda_min(sparse.csr_array(np.eye(3))) == 1.0
+    assert lambda_min(sparse.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))) == -1.0
+    assert lambda_min(mixing_matrix(build("complete", 8).graph)) == 0.0
+    close(lambda_min(mixing_matrix(build("ring", 30_000).graph)), -1 / 3)
+    close(lambda_min(mixing_matrix(build("path", 2500).graph)), 1 / 3 - 2 / 3 * np.cos(np.pi / 2500))
+    assert lambda_min(mixing_matrix(build("exponential", 8).graph)) is None
+    assert lambda_min(mixing_matrix(build("star", 5).graph, "uniform")) is None
+
+
+@pytest.mark.parametrize("kind", ["undirected", "lazy", "path"])
+def test_iterations_find_the_smallest_eigenvalue(kind, monkeypatch):
+    W = SMALL[kind]()
+    dense = np.linalg.eigvalsh(W.toarray())[0]
+    close(lambda_min(W), dense)
+    monkeypatch.setattr(spectrum_module, "_DENSE_UP_TO", 0)
+    close(lambda_min(W), dense)
+    monkeypatch.setitem(spectrum_module._LANCZOS, "maxiter", 1)
+    monkeypatch.setitem(spectrum_module._LANCZOS, "ncv", 6)
+    close(lambda_min(W), dense)  # by shift and invert, or the dense way after all
+    monkeypatch.setattr(spectrum_module, "_DENSE_IF_NEED_BE", 0)
+    assert lambda_min(W) <= dense + 1e-9
 
 
 def test_the_estimate_is_close_and_nothing_raises(monkeypatch):

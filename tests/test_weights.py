@@ -126,6 +126,14 @@ def test_lazy_and_uniform_on_a_path_of_three():
     close(mixing_matrix(graph, "uniform").toarray(), [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]])
 
 
+def test_push_on_a_path_and_on_arcs():
+    path = mixing_matrix(build("path", 3).graph, "push")
+    close(path.toarray(), [[1 / 2, 1 / 3, 0], [1 / 2, 1 / 3, 1 / 2], [0, 1 / 3, 1 / 2]])
+    arcs = mixing_matrix(nx.DiGraph([(0, 1), (0, 2), (1, 2), (2, 0)]), "push")  # 0 is heard by 1 and 2
+    close(arcs.toarray(), [[1 / 3, 0, 1 / 2], [1 / 3, 1 / 2, 0], [1 / 3, 1 / 2, 1 / 2]])
+    assert stochasticity(path) == stochasticity(arcs) == "column"
+
+
 def test_a_row_holds_what_is_heard():
     W = mixing_matrix(nx.DiGraph([(1, 0), (2, 0), (0, 1), (1, 2)])).toarray()  # 0 hears 1 and 2
     close(W, [[1 / 3, 1 / 3, 1 / 3], [1 / 2, 1 / 2, 0], [0, 1 / 2, 1 / 2]])
@@ -152,8 +160,8 @@ def test_refusals():
         with pytest.raises(TopologyError, match=f"weights = '{rule}' needs an undirected graph.*exponential") as caught:
             mixing_matrix(arcs.graph, rule, family=arcs.family)
         assert caught.value.key == "weights"
-    with pytest.raises(TopologyError, match="no rule 'push'; built are auto metropolis uniform lazy"):
-        mixing_matrix(build("ring", 4).graph, "push")
+    with pytest.raises(TopologyError, match="no rule 'shove'; built are auto metropolis uniform lazy push"):
+        mixing_matrix(build("ring", 4).graph, "shove")
 
 
 def test_stochasticity():
@@ -186,18 +194,21 @@ def matrices(draw, rules=("auto", *RULES)):
     net = build(family, count, seed=draw(st.integers(0, 2**32 - 1)), positions=places, **OWN.get(family, {}))
     metric, threshold = draw(metric_and_threshold)
     graph = neighbours(net, metric, threshold)
-    rule = draw(st.sampled_from([rule for rule in rules if not graph.is_directed() or rule in ("auto", "uniform")]))
+    of_arcs = ("auto", "uniform", "push")
+    rule = draw(st.sampled_from([rule for rule in rules if not graph.is_directed() or rule in of_arcs]))
     return graph, rule, mixing_matrix(graph, rule, family=family)
 
 
 @given(matrices())
 @settings(deadline=None, max_examples=150)
 def test_every_row_sums_to_one_and_holds_self_and_the_heard(made):
-    graph, _, W = made
+    """Under push the sums are those of the columns."""
+    graph, rule, W = made
+    summed = sparse.csr_array(W.T) if rule == "push" else W
     assert W.dtype == np.float64
     assert W.has_sorted_indices
     for i in range(len(graph)):
-        row = W.data[W.indptr[i] : W.indptr[i + 1]]
+        row = summed.data[summed.indptr[i] : summed.indptr[i + 1]]
         heard = graph.predecessors(i) if graph.is_directed() else graph.neighbors(i)
         assert W.indices[W.indptr[i] : W.indptr[i + 1]].tolist() == sorted([i, *heard])
         assert abs(math.fsum([-1.0, *row])) <= 2.0**-53

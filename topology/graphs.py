@@ -73,10 +73,10 @@ def build(
     sides, count = _counted(family, peers, shape, points)
     wanted = _Wanted(count, sides, degree or 0, k or 0, p or 0.0, m or 0, seed)
     graph = numbered(_FAMILIES[family](wanted), range(count))
-    return _net(family, graph, points if points is not None else _own_positions(family, wanted))
+    return net_of(family, graph, points if points is not None else _own_positions(family, wanted))
 
 
-def _net(
+def net_of(
     family: str,
     graph: nx.Graph | nx.DiGraph,
     positions: NDArray[np.float64] | None,
@@ -321,7 +321,7 @@ def _from_file(family: str, peers: int | None, points: NDArray[np.float64] | Non
     found = read(family, folder, directed)
     stated = len(points) if peers is None and points is not None else peers
     _check_count(family, stated, found.graph.number_of_nodes(), family)
-    return _net(family, found.graph, found.positions if points is None else points, found.names, found.matrix)
+    return net_of(family, found.graph, found.positions if points is None else points, found.names, found.matrix)
 
 
 def _from_networkx(
@@ -333,4 +333,4 @@ def _from_networkx(
     if set(order) == set(range(len(order))):
         order.sort()
     _check_count(family, stated, len(order), family)
-    return _net(family, numbered(graph, order), node_positions(graph, order) if points is None else points)
+    return net_of(family, numbered(graph, order), node_positions(graph, order) if points is None else points)

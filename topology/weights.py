@@ -1,7 +1,7 @@
 """From a graph to the mixing matrix W. W[i, j] is the weight that i gives to what it hears from j.
 
 W is (n, n), float64, CSR with sorted indices, and its diagonal is always stored, so that "self at its own
-place" is an entry like any other. Rows sum to 1.
+place" is an entry like any other. Rows sum to 1; under the rule push columns do.
 """
 
 from itertools import chain
@@ -15,11 +15,13 @@ from scipy import sparse
 
 from topology.net import TopologyError
 
-RULES = ("metropolis", "uniform", "lazy")
+RULES = ("metropolis", "uniform", "lazy", "push")
 
 Stochasticity = Literal["doubly", "row", "column", "none"]
 
 _TOLERANCE = 1e-9
+
+_Ints = NDArray[np.int64]
 
 
 def mixing_matrix(
@@ -36,29 +38,33 @@ def mixing_matrix(
     - lazy: (I + metropolis) / 2; no negative eigenvalues.
     - uniform: 1 / (degree + 1) for self and each one heard. Row-stochastic; doubly if everyone hears
       equally many and is heard by as many.
+    - push: each peer shares itself out in equal parts, 1 / (1 + listeners) to each that hears it and to itself, so
+      columns sum to 1: the weights of push-sum (Kempe, Dobra and Gehrke 2003, "Gossip-based computation of
+      aggregate information"; Assran et al. 2019, "Stochastic gradient push").
     - auto: `matrix`, where the file gave W (the caller sees to it that the graph is still the file's);
       metropolis on an undirected graph; uniform on a directed one, which is the family exponential's own.
 
     Raises TopologyError("weights") for an unknown rule, and for metropolis and lazy on a directed graph.
     """
-    if rule not in ("auto", *RULES):
-        raise TopologyError("weights", f"there is no rule {rule!r}; built are auto {' '.join(RULES)}")
+    check_rule(rule)
     if rule == "auto" and matrix is not None:
-        return _with_diagonal(matrix)
+        return canonical(matrix)
     if rule == "auto":
         rule = "uniform" if graph.is_directed() else "metropolis"
-    if rule != "uniform" and graph.is_directed():
+    if rule in ("metropolis", "lazy") and graph.is_directed():
         which = f"the family {family} is" if family else "this graph is"
         text = f"weights = {rule!r} needs an undirected graph, and {which} directed"
         raise TopologyError("weights", f'{text}: write weights = "uniform" or "auto"')
-    receivers, senders = _heard(graph)
-    degree = np.bincount(receivers, minlength=len(graph))
-    larger = degree[receivers] if rule == "uniform" else np.maximum(degree[receivers], degree[senders])
-    values = (1.0 / (1.0 + larger)).astype(np.float64)
-    return _completed(len(graph), receivers, senders, values / 2.0 if rule == "lazy" else values)
+    return weighted(len(graph), *_heard(graph), rule)
 
 
-def _heard(graph: nx.Graph | nx.DiGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def check_rule(rule: str) -> None:
+    """Raise TopologyError("weights") for what is neither a rule nor "auto"."""
+    if rule not in ("auto", *RULES):
+        raise TopologyError("weights", f"there is no rule {rule!r}; built are auto {' '.join(RULES)}")
+
+
+def _heard(graph: nx.Graph | nx.DiGraph) -> tuple[_Ints, _Ints]:
     """Return (m,) receivers and (m,) senders: one entry for each pair in which the first hears the second."""
     ends = np.fromiter(chain.from_iterable(graph.edges()), dtype=np.int64).reshape(-1, 2)
     if not graph.is_directed():
@@ -66,9 +72,26 @@ def _heard(graph: nx.Graph | nx.DiGraph) -> tuple[NDArray[np.int64], NDArray[np.
     return ends[:, 1], ends[:, 0]
 
 
-def _completed(
-    count: int, receivers: NDArray[np.int64], senders: NDArray[np.int64], values: NDArray[np.float64]
-) -> sparse.csr_array:
+def weighted(count: int, receivers: _Ints, senders: _Ints, rule: str) -> sparse.csr_array:
+    """Return W of (m,) receivers and the (m,) senders they hear, each pair once, under a rule other than auto.
+
+    For metropolis and lazy the pairs have to go both ways.
+    """
+    if rule == "push":
+        listeners = np.bincount(senders, minlength=count)
+        by_sender = completed(count, senders, receivers, _shares(listeners[senders]))
+        return sparse.csr_array(by_sender.T)  # sorts the indices
+    degree = np.bincount(receivers, minlength=count)
+    larger = degree[receivers] if rule == "uniform" else np.maximum(degree[receivers], degree[senders])
+    values = _shares(larger)
+    return completed(count, receivers, senders, values / 2.0 if rule == "lazy" else values)
+
+
+def _shares(others: _Ints) -> NDArray[np.float64]:
+    return (1.0 / (1.0 + others)).astype(np.float64)
+
+
+def completed(count: int, receivers: _Ints, senders: _Ints, values: NDArray[np.float64]) -> sparse.csr_array:
     """Return W from its off-diagonal entries; self gets what each row lacks, rounded once."""
     others = sparse.csr_array((values, (receivers, senders)), shape=(count, count))
     starts = others.indptr.tolist()
@@ -77,7 +100,8 @@ def _completed(
     return _joined(others, own)
 
 
-def _with_diagonal(matrix: sparse.csr_array) -> sparse.csr_array:
+def canonical(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Return a matrix as this package keeps W: no zeros off the diagonal, all of it on the diagonal."""
     own = matrix.diagonal()
     others = sparse.coo_array(matrix)
     apart = (others.row != others.col) & (others.data != 0.0)

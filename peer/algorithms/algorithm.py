@@ -51,9 +51,9 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def absent(self) -> Literal["keep_own", "wait", "resync"]:
+    def absent(self) -> Literal["keep_own", "wait", "resync", "count"]:
         """What a missing neighbour means: its weight goes to the own message; or the round waits; or the edge drops
-        out and starts again with a full message."""
+        out and starts again with a full message; or what it gave comes with its next message, as a counter."""
         ...
 
     @property
@@ -64,6 +64,12 @@ class Algorithm(Protocol):
     @property
     def scope(self) -> Literal["peer", "edge"]:
         """Whether state and messages are per peer, (n, m), or per edge, (E, m)."""
+        ...
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether it can leave the range of what the peers hold, with momentum or differences. What must not, running
+        statistics such as variances, is then averaged apart."""
         ...
 
     def init(self, x: Tensor) -> State:
@@ -89,4 +95,9 @@ class Algorithm(Protocol):
 
     def params(self, state: State) -> Tensor:
         """Return the parameters that the peer stands for, (..., d)."""
+        ...
+
+    def parameters_in(self, message: Message, k: int) -> Tensor | None:
+        """Return the parameters, (..., d), that the sender of a k-th message stands for by it; None if it does not
+        say."""
         ...

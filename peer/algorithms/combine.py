@@ -1,6 +1,6 @@
 """How the messages of a neighbourhood become one. The only place where peers' numbers meet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
@@ -53,17 +53,22 @@ def weighted_sum(terms: Iterable[tuple[float, Message]]) -> Message:
     return total
 
 
-def screen(heard: HeardMessages) -> tuple[HeardMessages, list[int]]:
-    """Take out what others sent that is not finite; its weight goes to the own message.
+def screen(heard: HeardMessages, *, keeps_sum: bool = True) -> tuple[HeardMessages, list[int]]:
+    """Take out what others sent that is not finite; its weight goes to the own message, to nobody if not `keeps_sum`.
 
     Returns what is left and the indices of the terms that were taken out. Nothing is copied.
     """
     bad = [i for i, (_, message, own) in enumerate(heard.terms) if not own and not is_finite(message)]
-    if not bad:
-        return heard, []
-    freed = [heard.terms[i][0] for i in bad]
-    kept = (term for i, term in enumerate(heard.terms) if i not in bad)
-    return HeardMessages(tuple((fsum((w, *freed)) if own else w, message, own) for w, message, own in kept)), bad
+    return leave_out(heard, bad, keeps_sum=keeps_sum), bad
+
+
+def leave_out(heard: HeardMessages, out: Sequence[int], *, keeps_sum: bool = True) -> HeardMessages:
+    """Return the terms without those at the indices `out`, whose weight goes to the own message if `keeps_sum`."""
+    if not out:
+        return heard
+    freed = [heard.terms[i][0] for i in out] if keeps_sum else []
+    kept = (term for i, term in enumerate(heard.terms) if i not in out)
+    return HeardMessages(tuple((fsum((w, *freed)) if own else w, message, own) for w, message, own in kept))
 
 
 def is_finite(message: Message) -> bool:

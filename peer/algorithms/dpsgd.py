@@ -28,6 +28,7 @@ class AdaptThenCombine:
     absent: Literal["keep_own"] = "keep_own"
     exchanges: int = 1
     scope: Literal["peer"] = "peer"
+    extrapolates: bool = False
 
     def init(self, x: Tensor) -> State:
         return {"x": x}
@@ -47,6 +48,9 @@ class AdaptThenCombine:
     def params(self, state: State) -> Tensor:
         return state["x"]
 
+    def parameters_in(self, message: Message, k: int) -> Tensor | None:
+        return message["x"]
+
 
 @dataclass(frozen=True)
 class CombineThenAdapt:
@@ -56,6 +60,7 @@ class CombineThenAdapt:
     absent: Literal["keep_own"] = "keep_own"
     exchanges: int = 1
     scope: Literal["peer"] = "peer"
+    extrapolates: bool = False
 
     def init(self, x: Tensor) -> State:
         return {"x": x, "delta": torch.zeros_like(x)}
@@ -74,3 +79,6 @@ class CombineThenAdapt:
 
     def params(self, state: State) -> Tensor:
         return state["x"]
+
+    def parameters_in(self, message: Message, k: int) -> Tensor | None:
+        return message["x"]

@@ -93,7 +93,8 @@ class Host:
         self._dtype = np.dtype(str(task.layout.dtype).removeprefix("torch."))
         self._open: dict[int, dict[int, Figures]] = {}  # by round, until all peers are in
         every = assembly.experiment.record.params == "every"
-        self._history = History(assembly.names, every, observers.entry)
+        gossiped = assembly.shared_columns(task.layout)
+        self._history = History(assembly.names, every, gossiped, observers.entry)
         self._told_endpoints = False
         self._stopped_s: float | None = None
         self._interrupted = False

@@ -7,16 +7,22 @@ from hashlib import sha256
 
 import torch
 
-from peer.assembly import Assembly
+from peer.assembly import Assembly, gossip_of, learner_of
 from peer.daemon.node import Node, NodeEnd, Reporter
 from peer.daemon.packing import Form, form_of
-from peer.learner import Learner, message_forms
+from peer.experiment import Experiment
+from peer.experiment.choices import is_factory
+from peer.learner import Learner, message_forms, wire_forms
 from peer.network.greeting import Greeting
 from peer.network.links import Links
 from peer.protocol.gossip import Gossip
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import PeerId
+from peer.task.factory import source_hash
 from peer.task.task import Task
+
+DIGESTED_ROUNDS = 8
+"""Of how many rounds the mixing matrix is part of the digest."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,8 @@ class Seat:
     task: Task
     links: Links
     learner: Learner
-    forms: tuple[Form, ...]
+    own_forms: tuple[Form, ...]
+    wire_forms: tuple[Form, ...]
     gossip: Gossip
 
     def dial(self, endpoints: Mapping[PeerId, str | None]) -> None:
@@ -47,7 +54,8 @@ class Seat:
             membership=Membership(self.gossip.neighbours, Patience(t.suspect_s, t.dead_s, t.join_s)),
             links=self.links,
             learner=self.learner,
-            forms=self.forms,
+            own_forms=self.own_forms,
+            wire_forms=self.wire_forms,
             reporter=reporter,
             is_due=e.evaluates_after,
             heartbeat_s=t.heartbeat_s,
@@ -58,26 +66,28 @@ class Seat:
 
 def take_seat(assembly: Assembly, task: Task, me: PeerId, device: torch.device, listen: str | None) -> Seat:
     """Bind one peer's links and put its tensors on the device. Raises ConfigError when the address is taken."""
-    here = assembly.neighbourhoods[me]
-    gossip = Gossip(me, assembly.experiment.rounds, lambda _: here, exchanges=assembly.algorithm.exchanges)
+    gossip = gossip_of(assembly, me)
     trainer = task.trainer(device)
     start = task.start(me).to(device)
-    learner = Learner(me, assembly.algorithm, trainer, start, task.shard(me, device), task.test_rows(device))
-    forms = tuple(form_of(message) for message in message_forms(assembly.algorithm, start))
+    learner = learner_of(assembly, task, me, trainer, start, task.shard(me, device), task.test_rows(device))
+    own, wire = (
+        tuple(form_of(message) for message in forms(learner.algorithm, start)) for forms in (message_forms, wire_forms)
+    )
     links = Links(
         {peer: assembly.names[peer] for peer in gossip.neighbours},
         greeting_of(assembly, task, me, str(device), trainer.step),
-        tuple(form.size_bytes for form in forms),
+        tuple(form.size_bytes for form in wire),
         listen,
     )
-    return Seat(me, assembly, task, links, learner, forms, gossip)
+    return Seat(me, assembly, task, links, learner, own, wire, gossip)
 
 
 def greeting_of(assembly: Assembly, task: Task, me: PeerId, device: str, step: str) -> Greeting:
     """Return what a peer says of itself to those that it meets.
 
-    Its digest covers the experiment and what came of it here: who is which node, who hears whom with what weight, and
-    how many rows are dealt out. The same file with another graph file beside it is another experiment.
+    Its digest covers the experiment and what came of it here: who is which node, who hears whom with what weight in
+    the first rounds, and how many rows are dealt out. The same file with another graph file beside it is another
+    experiment.
     """
     resolved = {
         "names of the peers, in node order": ", ".join(assembly.names),
@@ -92,17 +102,24 @@ def greeting_of(assembly: Assembly, task: Task, me: PeerId, device: str, step: s
         fingerprint={**assembly.experiment.fingerprint(), **{k: _short(v) for k, v in resolved.items()}},
         layout_digest=task.layout.digest(),
         layout=task.layout.lines(),
-        code=task.code,
+        code=task.code + user_code_of_exchange(assembly.experiment),
         device=device,
         step=step,
     )
 
 
+def user_code_of_exchange(experiment: Experiment) -> str:
+    """Return the hashes of the user's own modules for topology and algorithm, "" where there are none."""
+    specs = (experiment.topology.family, experiment.algorithm.name)
+    return "".join(source_hash(spec, experiment.folder) for spec in specs if is_factory(spec))
+
+
 def _matrix_digest(assembly: Assembly) -> str:
-    matrix = assembly.mixing
     whole = sha256()
-    for part in (matrix.indptr.astype("<i8"), matrix.indices.astype("<i8"), matrix.data.astype("<f8")):
-        whole.update(part.tobytes())
+    for round in range(min(assembly.period or DIGESTED_ROUNDS, DIGESTED_ROUNDS)):
+        matrix = assembly.mixing(round)
+        for part in (matrix.indptr.astype("<i8"), matrix.indices.astype("<i8"), matrix.data.astype("<f8")):
+            whole.update(part.tobytes())
     return whole.hexdigest()
 
 

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from peer.algorithms.algorithm import Message
 from peer.daemon.packing import Form, pack, unpack
 from peer.daemon.worker import Worker
 from peer.errors import EarshotError
@@ -31,6 +32,7 @@ from peer.protocol.messages import (
     PeerJoined,
     PeerLost,
     Send,
+    Shares,
     Tell,
     Tick,
     Train,
@@ -128,7 +130,8 @@ class Node:
     membership: Membership
     links: Links
     learner: Learner
-    forms: tuple[Form, ...]
+    own_forms: tuple[Form, ...]
+    wire_forms: tuple[Form, ...]
     reporter: Reporter
     is_due: Callable[[int], bool]
     heartbeat_s: float = 0.5
@@ -238,14 +241,17 @@ class Node:
     # ---- Jobs, in the worker
 
     def _train(self, round: int) -> _Done:
-        return _Done(Trained(round, pack(self.learner.train(round, self._worker.is_stopping))))
+        return _Done(Trained(round, _packed(self.learner.train(round, self._worker.is_stopping))))
 
     def _mix(self, mix: Mix) -> _Done:
-        form, device = self.forms[mix.exchange], self.learner.params().device
-        said = [Said(t.weight, t.sender, unpack(t.payload, form, device)) for t in mix.terms]
-        following, rejected = self.learner.mix(mix.exchange, said)
-        payload = None if following is None else pack(following)
-        mixed = Mixed(mix.round, mix.exchange, payload, rejected)
+        own, wire = self.own_forms[mix.exchange], self.wire_forms[mix.exchange]
+        device = self.learner.params().device
+        said = [
+            Said(t.weight, t.sender, unpack(t.payload, own if t.sender == mix.me else wire, device)) for t in mix.terms
+        ]
+        outcome = self.learner.mix(mix.exchange, said)
+        payload = None if outcome.message is None else _packed(outcome.message)
+        mixed = Mixed(mix.round, mix.exchange, payload, outcome.rejected, outcome.far)
         if payload is not None:
             return _Done(mixed)
         round = mix.round + 1
@@ -319,3 +325,10 @@ class Node:
             failure=self._failure,
             tidy=tidy,
         )
+
+
+def _packed(message: Message | Shares) -> memoryview | Shares:
+    """Return the bytes of a message; where it differs from listener to listener, those of each."""
+    if isinstance(message, Shares):
+        return Shares(pack(message.own), {peer: pack(theirs) for peer, theirs in message.to.items()})
+    return pack(message)

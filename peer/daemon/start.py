@@ -93,8 +93,7 @@ def seat_of(assembly: Assembly, name: str) -> PeerId:
             "--name", f'"{name}" is not a peer of this experiment; they are {", ".join(assembly.names[:12])}'
         )
     me = assembly.names.index(name)
-    here = assembly.neighbourhoods[me]
-    for peer in sorted({me, *here.weights, *here.listeners}):
+    for peer in sorted({me, *assembly.neighbours(me)}):
         _check_loopback(assembly, peer)
         if peer != me and _dial_endpoint(assembly, peer) is None and _dial_endpoint(assembly, me) is None:
             raise ConfigError(

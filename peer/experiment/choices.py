@@ -28,6 +28,11 @@ def matches(text: str, forms: Sequence[Form]) -> bool:
     return any(re.fullmatch(form.pattern, text) for form in forms)
 
 
+def is_factory(text: str) -> bool:
+    """Say whether a value names a user's own function."""
+    return matches(text, (FACTORY,)) and not text.startswith(("file:", "networkx:", "npz:", "torchvision:"))
+
+
 FACTORY = Form('"package.module:factory"', r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 NPZ = Form('"npz:PATH"', r"npz:.+")
 TORCHVISION = Form('"torchvision:NAME"', r"torchvision:[^\W\d]\w*")
@@ -48,22 +53,22 @@ CHOICES: dict[str, Choice] = {
         (
             *("ring", "path", "grid", "torus", "star", "complete", "hypercube", "exponential"),
             *("regular", "geometric", "smallworld", "erdos_renyi", "barabasi_albert"),
+            *("one_peer_exponential", "base_k", "random_matching", "epidemic", "mobile"),
         ),
-        later=("one_peer_exponential", "base_k", "random_matching", "epidemic", "mobile"),
-        forms=(GRAPH_FILE, NETWORKX),
+        forms=(GRAPH_FILE, NETWORKX, FACTORY),
     ),
-    "topology.metric": Choice(("hops", "weight", "position"), later=("rtt", "model")),
-    "topology.weights": Choice(("auto", "metropolis", "uniform", "lazy"), later=("push",)),
+    "topology.metric": Choice(("hops", "weight", "position", "model"), later=("rtt",)),
+    "topology.weights": Choice(("auto", "metropolis", "uniform", "lazy", "push")),
+    "topology.variant": Choice(("oracle", "local")),
+    "topology.among": Choice(("complete", "ring", "path", "star", "hypercube"), forms=(GRAPH_FILE,)),
     "algorithm.name": Choice(
-        ("dpsgd", "local", "exact"),
-        later=(
-            *("push_sum", "gradient_tracking", "d2", "choco", "adpsgd", "diloco", "easgd", "cached"),
-            "power_gossip",
-        ),
-        later_forms=(FACTORY,),
+        ("dpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "local", "exact"),
+        later=("choco", "adpsgd", "easgd", "cached", "power_gossip"),
+        forms=(FACTORY,),
     ),
     "algorithm.mode": Choice(("sync",), later=("async",)),
-    "algorithm.order": Choice(("atc", "cta"), later=("diging",)),
+    "algorithm.order": Choice(("atc", "cta", "diging")),
+    "algorithm.among": Choice(("all", "neighbours")),
     "algorithm.combine": Choice(
         ("weighted_sum",),
         later=("trimmed_mean", "median", "krum", "multi_krum", "geometric_median", "self_clip"),
@@ -93,11 +98,12 @@ CHOICES: dict[str, Choice] = {
 
 # Keys of the contract that may only keep their default until they are built; a table stands for all its keys.
 ONLY_DEFAULT = (
-    *("stop_when", "stop_after_s", "algorithm.share", "network", "speed", "faults", "transport.overlap"),
+    *("stop_when", "stop_after_s", "network", "speed", "faults", "transport.overlap"),
     *("transport.round_deadline_s", "checkpoint", "peers.key", "transport.advertise"),
 )
 
-# Keys that only some values of another key use: key -> (the other key, the values); "file:" is any file.
+# Keys that only some values of another key use: key -> (the other key, the values); "file:" is any file, and
+# "module:" any function of the user's own.
 USED_BY: dict[str, tuple[str, tuple[str, ...]]] = {
     "task.classes_per_peer": ("task.partition", ("by_class",)),
     "task.sizes": ("task.partition", ("sizes",)),
@@ -112,11 +118,16 @@ USED_BY: dict[str, tuple[str, tuple[str, ...]]] = {
     "topology.variant": ("topology.family", ("epidemic",)),
     "topology.speed": ("topology.family", ("mobile",)),
     "topology.margin": ("topology.family", ("mobile",)),
-    "topology.args": ("topology.family", ("networkx:",)),
+    "topology.pairs": ("topology.family", ("random_matching",)),
+    "topology.among": ("topology.family", ("random_matching",)),
+    "topology.look_again": ("topology.metric", ("model",)),
+    "topology.args": ("topology.family", ("networkx:", "module:")),
     "topology.directed": ("topology.family", ("file:",)),
     "algorithm.gamma": ("algorithm.name", ("choco",)),
     "algorithm.outer_lr": ("algorithm.name", ("diloco",)),
     "algorithm.outer_momentum": ("algorithm.name", ("diloco",)),
+    "algorithm.nesterov": ("algorithm.name", ("diloco",)),
+    "algorithm.among": ("algorithm.name", ("diloco",)),
     "algorithm.alpha": ("algorithm.name", ("easgd",)),
     "algorithm.max_staleness": ("algorithm.name", ("cached",)),
     "algorithm.allow_unstable": ("algorithm.name", ("d2",)),
@@ -140,6 +151,12 @@ NEEDS: dict[tuple[str, str], tuple[str, str]] = {
     ("task.data", "inline"): ("task.shards", "per peer a list of [features, target]"),
     ("task.data", "none"): ("task.init", "the vectors that are gossiped, such as [[1.0], [2.0]]"),
 }
+
+# The orders that an algorithm has; the first is its default. Others have one order, and take no such key.
+ORDERS = {"dpsgd": ("atc", "cta"), "gradient_tracking": ("atc", "diging")}
+
+# Families in which W changes from round to round.
+TIME_VARYING = ("one_peer_exponential", "base_k", "random_matching", "epidemic", "mobile")
 
 # Families whose peers have positions: the distance is theirs, and no threshold fits every scale.
 BY_POSITION = ("geometric", "mobile")

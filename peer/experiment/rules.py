@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from peer.experiment.choices import BY_POSITION, FACTORY, NEEDS, ONLY_DEFAULT, USED_BY, matches
+from peer.experiment.choices import (
+    BY_POSITION,
+    NEEDS,
+    ONLY_DEFAULT,
+    ORDERS,
+    TIME_VARYING,
+    USED_BY,
+    is_factory,
+)
 from peer.experiment.schema import Experiment, Table, Transport
 from peer.experiment.wording import brief, listed, one_line
 
@@ -27,6 +35,8 @@ def problems_in(experiment: Experiment) -> Iterator[Problem]:
     yield from _without_effect(experiment)
     yield from _needed(experiment)
     yield from _task_problems(experiment)
+    yield from _topology_problems(experiment)
+    yield from _algorithm_problems(experiment)
     if experiment.task.shards is not None:
         yield from _shard_problems(experiment)
     yield from _peer_problems(experiment)
@@ -67,7 +77,7 @@ def _not_built(experiment: Experiment) -> Iterator[Problem]:
 def _without_effect(experiment: Experiment) -> Iterator[Problem]:
     for keys, (other, users) in USED_BY.items():
         chosen = _value(experiment, other)
-        if chosen in users or chosen.partition(":")[0] + ":" in users:
+        if chosen in users or (chosen.partition(":")[0] if not is_factory(chosen) else "module") + ":" in users:
             continue
         for key, value, default in _placed(experiment, keys):
             if value != default:
@@ -92,13 +102,57 @@ def _needed(experiment: Experiment) -> Iterator[Problem]:
 
 def _task_problems(experiment: Experiment) -> Iterator[Problem]:
     task = experiment.task
-    if task.data == "inline" and task.model != "linear" and not matches(task.model, (FACTORY,)):
+    if task.data == "inline" and task.model != "linear" and not is_factory(task.model):
         text = f'{brief(task.model)} cannot learn inline data; choose linear or "package.module:factory"'
         yield Problem("task.model", text)
     if task.data in ("inline", "none") and task.partition != "iid":
         yield Problem("task.partition", f'has no effect with task.data = "{task.data}"; leave it out')
     if task.lr_schedule == "cosine" and experiment.rounds == 0:
         yield Problem("task.lr_schedule", "cosine ends with the rounds, and rounds = 0 has no end")
+
+
+def _topology_problems(experiment: Experiment) -> Iterator[Problem]:
+    t = experiment.topology
+    if t.family == "mobile" and t.metric != "position":
+        yield Problem("topology.metric", f"{brief(t.metric)} does not go with mobile, which measures positions")
+    elif t.family in TIME_VARYING and t.family != "mobile" and (t.metric != "hops" or t.threshold != 1):
+        key = "metric" if t.metric != "hops" else "threshold"
+        text = f"{t.family} says itself who hears whom in which round; leave it out"
+        yield Problem(f"topology.{key}", text)
+    elif t.metric == "model" and "threshold" not in t.model_fields_set:
+        text = (
+            'metric = "model" needs one: how far apart the parameters of two peers may be, as a Euclidean distance, '
+            "for them to hear each other"
+        )
+        yield Problem("topology.threshold", text, at="topology.metric")
+    if t.metric == "model" and t.weights == "push":
+        yield Problem("topology.weights", 'push does not go with metric = "model": who is too far is given back')
+
+
+def _algorithm_problems(experiment: Experiment) -> Iterator[Problem]:
+    a = experiment.algorithm
+    if a.order not in ORDERS.get(a.name, ("atc",)):
+        users = [name for name, orders in ORDERS.items() if a.order in orders]
+        yield Problem("algorithm.order", f"{brief(a.order)} belongs to {listed(users)}, and algorithm.name is {a.name}")
+    if a.name in ("gradient_tracking", "d2"):
+        yield from _not_one_plain_step(experiment)
+
+
+def _not_one_plain_step(experiment: Experiment) -> Iterator[Problem]:
+    """Gradient tracking and D2 take what a round has learned for a gradient."""
+    name, task = experiment.algorithm.name, experiment.task
+    if task.local_steps > 1:
+        text = (
+            f"{task.local_steps} under {name} would bring back the bias that it removes: the peers would track how far"
+        )
+        yield Problem("task.local_steps", f"{text} they drift instead of the gradient. It takes 1")
+    if task.momentum:
+        text = f"{task.momentum} under {name} would make peers follow old gradients as if they were taken here"
+        yield Problem("task.momentum", f"{text}; its proof has none. It takes 0")
+    if name == "d2" and (task.lr_schedule != "constant" or task.warmup_rounds):
+        key = "lr_schedule" if task.lr_schedule != "constant" else "warmup_rounds"
+        text = "d2 subtracts the last step from this one, and steps of two sizes do not cancel out at the optimum"
+        yield Problem(f"task.{key}", f'{text}; it takes a constant lr. "gradient_tracking" takes any')
 
 
 def _shard_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -84,7 +84,9 @@ class Topology(Table):
     p: Probability | None = None
     m: Count | None = None
     fanout: Count | None = None
-    variant: str | None = None
+    variant: Annotated[str, one_of("topology.variant")] | None = None
+    pairs: Int | None = None
+    among: Annotated[str, one_of("topology.among")] | None = None
     speed: NotNegative | None = None
     margin: NotNegative | None = None
     args: Arguments | None = None
@@ -92,6 +94,7 @@ class Topology(Table):
     seed: Int | None = None
     metric: Annotated[str, one_of("topology.metric")] = "hops"
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 1.0
+    look_again: Count | None = None
     weights: Annotated[str, one_of("topology.weights")] = "auto"
     allow_disconnected: bool = False
 
@@ -112,13 +115,15 @@ class Algorithm(Table):
     gamma: Positive | None = None
     outer_lr: NotNegative | None = None
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    nesterov: bool | None = None
+    among: Annotated[str, one_of("algorithm.among")] | None = None
     alpha: Positive | None = None
     max_staleness: Int | None = None
     allow_unstable: bool | None = None
     combine: Annotated[str, one_of("algorithm.combine")] = "weighted_sum"
     tau: Positive | None = None
     f: Int = 0
-    share: tuple[str, ...] = ("*",)
+    share: Annotated[tuple[str, ...], FILLED] = ("*",)
     buffers: Annotated[str, one_of("algorithm.buffers")] = "average"
 
 

@@ -9,13 +9,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from peer.errors import WireError
-from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone
-from peer.protocol.messages import Bye, Data, Done, Message
+from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone, RoundSkipped
+from peer.protocol.messages import Bye, Data, Done, Message, Skip
 
 WINDOW = 8
 """Items under way: with chunks of 512 KiB, 4 MiB a link, enough for 300 Mb/s at a round trip of 100 ms."""
 
-Numbered = Chunk | RoundDone | Goodbye
+Numbered = Chunk | RoundDone | RoundSkipped | Goodbye
 Item = tuple[Numbered, memoryview | None]
 
 
@@ -48,6 +48,8 @@ class Outgoing:
                     self._add(Chunk(self._next, round, exchange, offset), body[offset : offset + CHUNK_BYTES])
             case Done(round):
                 self._add(RoundDone(self._next, round), None)
+            case Skip(round):
+                self._add(RoundSkipped(self._next, round), None)
             case Bye(rounds):
                 self._add(Goodbye(self._next, rounds), None)
             case _:
@@ -112,6 +114,8 @@ class Incoming:
         match header:
             case RoundDone(_, round):
                 return Done(round)
+            case RoundSkipped(_, round):
+                return Skip(round)
             case Goodbye(_, rounds):
                 self.ended = True
                 return Bye(rounds)

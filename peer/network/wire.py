@@ -82,6 +82,14 @@ class RoundDone:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundSkipped:
+    """The sender has nothing for this peer in this round. Item `sequence` of the stream."""
+
+    sequence: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The sender has completed `rounds` rounds and needs nothing more. Item `sequence` of the stream."""
 
@@ -89,7 +97,7 @@ class Goodbye:
     rounds: int
 
 
-Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | RoundDone | Goodbye
+Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | RoundDone | RoundSkipped | Goodbye
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
@@ -99,6 +107,7 @@ _KINDS: dict[str, type[Any]] = {
     "ack": Ack,
     "chunk": Chunk,
     "done": RoundDone,
+    "skip": RoundSkipped,
     "bye": Goodbye,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}

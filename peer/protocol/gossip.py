@@ -7,10 +7,15 @@
 
 A peer that is late is waited for; `PeerLost`, an early `Bye` and a message that no right peer sends take a neighbour
 out. What a lost neighbour would have had of the weights goes to the peer itself, so every row goes on summing to 1; a
-symmetric matrix stays symmetric. What one peer says to another must arrive once and in order, heartbeats apart.
+symmetric matrix stays symmetric. Where it is the columns that sum to 1, a peer keeps what a lost listener would have
+been given. What one peer says to another must arrive once and in order, heartbeats apart.
+
+Who hears whom may change from round to round. Under the metric "model" it also depends on the parameters: two peers
+that are found too far apart skip each other for `look_again` rounds. Both find the same, from the same two messages;
+should rounding part them, the `Skip` of the one tells the other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import fsum, inf
 from typing import Literal
 
@@ -34,6 +39,8 @@ from peer.protocol.messages import (
     PeerLost,
     Received,
     Send,
+    Shares,
+    Skip,
     Term,
     Train,
     Trained,
@@ -43,20 +50,37 @@ Phase = Literal["waiting", "training", "blocked", "gathering", "mixing", "closin
 
 LEAD_ROUNDS = 1
 """How many rounds ahead of a listener's own a message may reach it. It bounds every inbox: a peer stashes at most
-the messages of its round and of the next. Undirected gossip keeps to it by itself; on a one-way edge `Done` does."""
+the messages of its round and of the next. Where peers hear each other in every round it holds by itself; elsewhere
+`Done` tells how far a listener is."""
+
+SKIPPED = Skip(-1)
+"""Stands in the inbox where a neighbour has skipped this peer."""
 
 
 class Gossip:
     """One peer's half of synchronous gossip.
 
-    `rounds` is how many to do, 0 for until stopped. `around(round)` is the peer's neighbourhood in that round;
-    it must have the same peers in every round as long as schedules are not built.
+    `rounds` is how many to do, 0 for until stopped. `around(round)` is the peer's neighbourhood in that round, and
+    `neighbours` are all that it ever has to do with: None for those of round 0. `conserves` says which sums of the
+    mixing matrix stay 1 when a peer is lost.
     """
 
-    def __init__(self, me: PeerId, rounds: int, around: Callable[[int], Neighbourhood], *, exchanges: int = 1) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        rounds: int,
+        around: Callable[[int], Neighbourhood],
+        *,
+        neighbours: Iterable[PeerId] | None = None,
+        exchanges: int = 1,
+        conserves: Literal["rows", "columns"] = "rows",
+        look_again: int = 1,
+    ) -> None:
         self.me = me
         self.rounds = rounds
         self.exchanges = exchanges
+        self.conserves = conserves
+        self.look_again = look_again
         self.deadline_s = inf
         self.phase: Phase = "waiting"
         self.round = 0
@@ -65,13 +89,15 @@ class Gossip:
         self.lost: dict[PeerId, str] = {}
         self._around = around
         first = around(0)
-        self.neighbours = (set(first.weights) | set(first.listeners)) - {me}
+        self.neighbours = (set(first.weights) | set(first.listeners) if neighbours is None else set(neighbours)) - {me}
         self._awaited = set(self.neighbours)
         self._closed: set[PeerId] = set()
         self._own: Payload = None
+        self._kept: list[float] = []  # shares that listeners who are not there would have been given
         self._inbox: dict[tuple[int, int, PeerId], Payload] = {}
         self._completed = dict.fromkeys(self.neighbours, -1)  # the last round that each is known to have mixed
-        self._unsent: dict[PeerId, list[Data]] = {}
+        self._unsent: dict[PeerId, list[Data | Skip]] = {}
+        self._away_until: dict[PeerId, int] = {}  # the round in which two peers look at each other again
         self._short = False
 
     # ---- The Core interface
@@ -128,23 +154,31 @@ class Gossip:
         self.phase = "training"
         return [Train(0)]
 
-    def _offer(self, payload: Payload) -> list[Effect]:
+    def _offer(self, payload: Payload | Shares) -> list[Effect]:
         """Send the payload of this round and exchange to all listeners, and see whether all have been heard."""
-        self._own = payload
+        self._own = payload.own if isinstance(payload, Shares) else payload
+        self._kept = []
         self.phase = "gathering"
-        data = Data(self.round, self.exchange, payload)
         effects: list[Effect] = []
-        for peer in self._around(self.round).listeners:
+        for peer, share in self._around(self.round).listeners.items():
             if peer in self.lost or peer in self._closed:
+                self._kept.append(share)
                 continue
-            if self._may_send(peer, data):
-                effects.append(Send(peer, data))
-            else:
-                self._unsent.setdefault(peer, []).append(data)
+            data = Data(self.round, self.exchange, payload.to[peer] if isinstance(payload, Shares) else payload)
+            effects += self._send(peer, Skip(self.round) if self._is_away(peer) else data)
         return effects + self._mix_when_all_are_heard()
 
-    def _may_send(self, peer: PeerId, data: Data) -> bool:
-        return peer not in self._unsent and data.round <= self._completed[peer] + 1 + LEAD_ROUNDS
+    def _send(self, peer: PeerId, message: Data | Skip) -> list[Effect]:
+        if self._may_send(peer, message):
+            return [Send(peer, message)]
+        self._unsent.setdefault(peer, []).append(message)
+        return []
+
+    def _may_send(self, peer: PeerId, message: Data | Skip) -> bool:
+        return peer not in self._unsent and message.round <= self._completed[peer] + 1 + LEAD_ROUNDS
+
+    def _is_away(self, peer: PeerId) -> bool:
+        return self.round < self._away_until.get(peer, 0)
 
     def _missing(self) -> set[PeerId]:
         heard = {p for (r, k, p) in self._inbox if (r, k) == (self.round, self.exchange)}
@@ -154,19 +188,30 @@ class Gossip:
         if self.phase != "gathering" or self._missing():
             return []
         self.phase = "mixing"
-        terms, absent = [], []
-        for peer, weight in sorted(self._around(self.round).weights.items()):
+        heard = self._take_out()
+        row = self._around(self.round).weights
+        absent = [row[peer] for peer in row if peer != self.me and peer not in heard]
+        away = [row[peer] for peer, payload in heard.items() if payload is SKIPPED]
+        self._short |= bool(absent)
+        by_rows = self.conserves == "rows"
+        kept = fsum((row[self.me], *(absent if by_rows else self._kept), *away))
+        terms = [Term(kept, self.me, self._own)]
+        terms += [Term(row[p] if by_rows else 1.0, p, what) for p, what in heard.items() if what is not SKIPPED]
+        return [Mix(self.round, self.exchange, self.me, tuple(sorted(terms, key=lambda term: term.sender)))]
+
+    def _take_out(self) -> dict[PeerId, Payload]:
+        """Empty the inbox of this round and exchange; what is not heard of both sides counts as skipped."""
+        heard: dict[PeerId, Payload] = {}
+        for peer in self._around(self.round).weights:
             key = (self.round, self.exchange, peer)
-            if peer == self.me:
-                terms.append(Term(weight, peer, self._own))
-            elif key in self._inbox:
-                terms.append(Term(weight, peer, self._inbox.pop(key)))
-            else:
-                absent.append(weight)
-        if absent:
-            self._short = True
-            terms = [Term(fsum((t.weight, *absent)), t.sender, t.payload) if t.sender == self.me else t for t in terms]
-        return [Mix(self.round, self.exchange, self.me, tuple(terms))]
+            if key not in self._inbox:
+                continue
+            heard[peer] = self._inbox.pop(key)
+            if self._is_away(peer):
+                heard[peer] = SKIPPED
+            elif heard[peer] is SKIPPED:  # it found in the last round that the two are too far apart
+                self._away_until[peer] = self.round - 1 + self.look_again
+        return heard
 
     def _mixed(self, event: Mixed) -> list[Effect]:
         assert self.phase == "mixing"
@@ -176,20 +221,29 @@ class Gossip:
             for peer in event.rejected
         ]
         self._short |= bool(event.rejected)
+        self._away_until.update(dict.fromkeys(event.far, self.round + self.look_again))
         if self.exchange + 1 < self.exchanges:
             self.exchange += 1
             return effects + self._offer(event.payload)
         return effects + self._complete_round()
 
     def _complete_round(self) -> list[Effect]:
-        here = self._around(self.round)
-        one_way = set(here.weights) - set(here.listeners) - {self.me} - self.lost.keys() - self._closed
-        effects: list[Effect] = [Send(peer, Done(self.round)) for peer in sorted(one_way)]
+        effects: list[Effect] = [Send(peer, Done(self.round)) for peer in sorted(self._who_must_know())]
         self.short_rounds += self._short
         self._short, self._own = False, None
         self.round, self.exchange = self.round + 1, 0
         self.phase = "blocked"
         return effects + self._go_on_when_all_is_sent()
+
+    def _who_must_know(self) -> set[PeerId]:
+        """Return who will say something that may not come before this round is mixed, and does not learn of that by
+        being told something first."""
+        first = self.round + 1
+        due = first + LEAD_ROUNDS
+        if self.rounds and due >= self.rounds:
+            return set()
+        told = {peer for round in range(first, due) for peer in self._around(round).listeners}
+        return set(self._around(due).weights) - told - {self.me} - self.lost.keys() - self._closed
 
     def _go_on_when_all_is_sent(self) -> list[Effect]:
         if self.phase != "blocked" or self._unsent:
@@ -205,12 +259,13 @@ class Gossip:
         if sender not in self.neighbours or sender in self.lost:
             return []
         match message:
-            case Data(round):
+            case Data(round) | Skip(round):
                 if round > self.round + LEAD_ROUNDS or 0 < self.rounds <= round:
                     return self._lose(sender, f"sent a message of round {round} while this is round {self.round}")
                 effects = self._note_completed(sender, round - 1)
-                if self._is_wanted(sender, message):
-                    self._inbox[round, message.exchange, sender] = message.payload
+                exchange, payload = (0, SKIPPED) if isinstance(message, Skip) else (message.exchange, message.payload)
+                if self._is_wanted(sender, round, exchange):
+                    self._inbox[round, exchange, sender] = payload
                 return effects + self._mix_when_all_are_heard()
             case Done(round):
                 return self._note_completed(sender, round)
@@ -219,10 +274,10 @@ class Gossip:
             case Bye(rounds):
                 return self._farewell(sender, rounds)
 
-    def _is_wanted(self, sender: PeerId, data: Data) -> bool:
+    def _is_wanted(self, sender: PeerId, round: int, exchange: int) -> bool:
         """Say whether a message will be mixed: so nothing is stashed that nobody takes out again."""
-        at = (data.round, data.exchange)
-        heard = sender in self._around(data.round).weights and data.exchange < self.exchanges
+        at = (round, exchange)
+        heard = sender in self._around(round).weights and exchange < self.exchanges
         return heard and at >= self._next_to_mix() and (*at, sender) not in self._inbox
 
     def _next_to_mix(self) -> tuple[int, int]:
@@ -251,9 +306,8 @@ class Gossip:
 
     def _owes(self, peer: PeerId) -> bool:
         """Say whether a message is missing that this peer must have sent before it could be done."""
-        if self.round == self.rounds or peer not in self._around(self.round).weights:
-            return False
-        to_come = ((r, k) for r in range(self.round, self.rounds) for k in range(self.exchanges))
+        rounds = (r for r in range(self.round, self.rounds) if peer in self._around(r).weights)
+        to_come = ((r, k) for r in rounds for k in range(self.exchanges))
         return any(at >= self._next_to_mix() and (*at, peer) not in self._inbox for at in to_come)
 
     def _lose(self, peer: PeerId, reason: str) -> list[Effect]:

@@ -29,8 +29,15 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """In this round the sender has no data for this peer: the parameters of the two were too far apart."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """The sender has mixed this round: whoever it hears, without being heard by it, may go on."""
+    """The sender has mixed this round: whoever it is to hear soon, without being heard by it before, may go on."""
 
     round: int
 
@@ -49,7 +56,7 @@ class Bye:
     rounds: int
 
 
-Message = Data | Done | Heartbeat | Bye
+Message = Data | Skip | Done | Heartbeat | Bye
 
 
 # ---- Events: what a core is told ----------------------------------------------------------------------------
@@ -64,24 +71,34 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """A payload that differs from listener to listener; `own` is the one that its sender mixes itself."""
+
+    own: Payload
+    to: Mapping[PeerId, Payload]
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """The local steps of a round are done; `payload` is the first message of its exchange."""
 
     round: int
-    payload: Payload
+    payload: Payload | Shares
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
     """A `Mix` has been carried out; `payload` is the next exchange's message, None after the last.
 
-    `rejected` names senders whose payload was not finite and therefore was not mixed.
+    `rejected` names senders whose payload was not finite and therefore was not mixed; `far` those whose parameters
+    were beyond the threshold of the metric "model", and were not mixed either.
     """
 
     round: int
     exchange: int
-    payload: Payload | None
+    payload: Payload | Shares | None
     rejected: tuple[PeerId, ...] = ()
+    far: tuple[PeerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +180,8 @@ class Term:
 class Mix:
     """Update the state with these terms, which are in node order with the own one at its place; tell `Mixed`.
 
-    The weights sum to 1. `me` says which of the terms is the own one.
+    `me` says which of the terms is the own one. The weights sum to 1, but where W's columns do: there they are what
+    the peer keeps of its own, and 1 for the share that each of the others gave it.
     """
 
     round: int
@@ -220,9 +238,9 @@ class Core(Protocol):
 class Neighbourhood:
     """One peer's surroundings in one round.
 
-    `weights` is its row of the mixing matrix, itself included; it hears the other peers in it. `listeners` are
-    those that hear it.
+    `weights` is its row of the mixing matrix, itself included; it hears the other peers in it. `listeners` is its
+    column, without itself: those that hear it, and the weight that they give to what it says.
     """
 
     weights: Mapping[PeerId, float]
-    listeners: tuple[PeerId, ...]
+    listeners: Mapping[PeerId, float]

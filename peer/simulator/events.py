@@ -12,11 +12,10 @@ from time import perf_counter
 
 import torch
 
-from peer.assembly import Assembly
+from peer.assembly import Assembly, gossip_of, learner_of
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
-from peer.learner import Learner, Said, message_forms
-from peer.protocol.gossip import Gossip
+from peer.learner import Said, wire_forms
 from peer.protocol.messages import Alert, Data, Effect, Event, Mix, Mixed, PeerJoined, Received, Send, Train, Trained
 from peer.record import Divergence, Ended
 from peer.simulator.watching import Watch
@@ -43,18 +42,14 @@ class EventsEngine:
         e = assembly.experiment
         device = torch.device("cpu")
         trainer, shards, test = task.trainer(device), task.shards(device), task.test_rows(device)
-        here = assembly.neighbourhoods
-        self.ended = Ended("events", trainer.step, len(here), simulated_seconds=0.0)
-        self.cores = [
-            Gossip(i, e.rounds, lambda _, i=i: here[i], exchanges=assembly.algorithm.exchanges)  # type: ignore[misc]
-            for i in range(len(here))
-        ]
-        self.learners = [
-            Learner(i, assembly.algorithm, trainer, task.start(i), shards[i], test) for i in range(len(here))
-        ]
+        everyone = range(len(assembly.names))
+        self.ended = Ended("events", trainer.step, len(everyone), simulated_seconds=0.0)
+        self.cores = [gossip_of(assembly, i) for i in everyone]
+        self.learners = [learner_of(assembly, task, i, trainer, task.start(i), shards[i], test) for i in everyone]
+        self.watch.history.gossiped = assembly.shared_columns(task.layout)
         self._payload_bytes = [
             sum(t.numel() * t.element_size() for t in form.values())
-            for form in message_forms(assembly.algorithm, task.start(0))
+            for form in wire_forms(self.learners[0].algorithm, task.start(0))
         ]
         self._steps_s = 0.0 if task.data is None else e.task.local_steps * e.speed.step_s
         self._heap: list[_Due] = []
@@ -108,10 +103,10 @@ class EventsEngine:
 
     def _mix(self, me: int, mix: Mix) -> Mixed:
         learner = self.learners[me]
-        payload, rejected = learner.mix(mix.exchange, [Said(t.weight, t.sender, t.payload) for t in mix.terms])
-        if payload is None:
+        outcome = learner.mix(mix.exchange, [Said(t.weight, t.sender, t.payload) for t in mix.terms])
+        if outcome.message is None:
             self._completed(me, mix.round + 1)
-        return Mixed(mix.round, mix.exchange, payload, rejected)
+        return Mixed(mix.round, mix.exchange, outcome.message, outcome.rejected, outcome.far)
 
     def _at(self, at_s: float, peer: int, event: Event | Train) -> None:
         heapq.heappush(self._heap, _Due(at_s, next(self._ties), peer, event))

@@ -5,6 +5,7 @@ There are no messages and no time. It is the fast way to see what an algorithm d
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -12,13 +13,15 @@ import torch
 from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
-from peer.algorithms.algorithm import Edges, Message
+from peer.algorithms.algorithm import Algorithm, Edges, Message
 from peer.assembly import Assembly
+from peer.assembly.cores import LOOK_AGAIN
 from peer.divergence import which_diverged
 from peer.errors import TrainingError
 from peer.history import Figures, peer_score
-from peer.learner import judge, message_forms
+from peer.learner import judge, wire_forms
 from peer.record import Divergence, Ended
+from peer.simulator.nearness import Nearness
 from peer.simulator.watching import Watch
 from peer.task.local import Interrupted, Memory, PlainTrainer, PureGossip, Shard
 from peer.task.rows import RowTrainer, has_convolutions
@@ -27,9 +30,13 @@ from peer.task.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A mixing matrix that mixes messages given as rows, (n, m). `matrix` is None for the mean of all."""
+    """A mixing matrix that mixes messages given as rows, (n, m). `matrix` is None for the mean of all.
+
+    The weight of what is not finite goes to each receiver itself, to nobody if not `keeps_sum`.
+    """
 
     matrix: csr_array | None
+    keeps_sum: bool = True
 
     def mix(self, x: Tensor) -> Tensor:
         """Return W @ x, (n, m); rows that are not finite are heard by nobody but themselves."""
@@ -38,7 +45,7 @@ class Rows:
             return _mean_of_all(x, finite)
         if bool(finite.all()):
             return _product(self.matrix, x)
-        return _product_without(self.matrix, x, finite.cpu().numpy())
+        return _product_without(self.matrix, x, finite.cpu().numpy(), self.keeps_sum)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +56,10 @@ class HeardRows:
     message: Message
 
     def sum(self) -> Message:
+        return self._sum
+
+    @cached_property
+    def _sum(self) -> Message:
         return {name: self.rows.mix(x) for name, x in self.message.items()}
 
     def edges(self) -> Edges:
@@ -98,16 +109,11 @@ class _Steps:
 
 def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop: Callable[[], bool]) -> Ended:
     """Run the experiment to its end, or until `stop` says so."""
-    e, algorithm, n = assembly.experiment, assembly.algorithm, len(assembly.names)
+    e, algorithm, n = assembly.experiment, assembly.fitted(task.layout), len(assembly.names)
     x = torch.stack([task.start(i) for i in range(n)]).to(device)
     steps = _Steps(task, e.task.step, device, x)
-    rows = _rows(assembly, x.dtype)
-    forms = message_forms(algorithm, x[0])
-    bytes_per_round = (
-        assembly.messages_per_round()
-        // algorithm.exchanges
-        * sum(t.numel() * t.element_size() for form in forms for t in form.values())
-    )
+    mixing = _Mixing(assembly, algorithm, x)
+    watch.history.gossiped = assembly.shared_columns(task.layout)
     state = algorithm.init(x)
     ended = Ended("rounds", steps.step, n)
     norms_at_start = _norms(algorithm.params(state))
@@ -122,10 +128,10 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
             state = algorithm.learned(state, delta, lr)
             for k in range(algorithm.exchanges):
                 state, message = algorithm.message(state, k, None)
-                state = algorithm.update(state, k, HeardRows(rows, message))
+                state = algorithm.update(state, k, mixing.heard(ended.rounds, k, message))
             ended.rounds += 1
             ended.gradients += n * e.task.local_steps * (not isinstance(steps.trainer, PureGossip))
-            ended.payload_bytes_sent += bytes_per_round
+            ended.payload_bytes_sent = mixing.payload_bytes
             found = _first_diverged(assembly, _norms(algorithm.params(state)), norms_at_start, ended.rounds)
             ended.rounds_seconds += perf_counter() - began_s
             ends = found is not None and e.record.on_divergence == "stop"
@@ -154,10 +160,42 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
 # ---- Mixing
 
 
-def _rows(assembly: Assembly, dtype: torch.dtype) -> Rows:
-    if assembly.everyone:
-        return Rows(None)
-    return Rows(assembly.mixing.astype(np.float64 if dtype == torch.float64 else np.float32))
+class _Mixing:
+    """The mixing matrix of each round, and what its messages weigh."""
+
+    def __init__(self, assembly: Assembly, algorithm: Algorithm, x: Tensor) -> None:
+        self.payload_bytes = 0
+        self._assembly = assembly
+        self._algorithm = algorithm
+        self._dtype = np.float64 if x.dtype == torch.float64 else np.float32
+        self._message_bytes = [
+            sum(t.numel() * t.element_size() for t in form.values()) for form in wire_forms(algorithm, x[0])
+        ]
+        threshold, again = assembly.model_threshold, assembly.experiment.topology.look_again or LOOK_AGAIN
+        self._nearness = None if threshold is None else Nearness(assembly.mixing(0), threshold, again)
+        self._kept: tuple[int, Rows, int] | None = None
+
+    def heard(self, round: int, exchange: int, message: Message) -> HeardRows:
+        """Return what all peers hear of each other's messages in an exchange of a round."""
+        rows, messages = self._of(round, exchange, message)
+        self.payload_bytes += messages * self._message_bytes[exchange]
+        return HeardRows(rows, message)
+
+    def _of(self, round: int, exchange: int, message: Message) -> tuple[Rows, int]:
+        """Return the mixing of a round and how many messages travel in one of its exchanges."""
+        if self._nearness is not None:
+            said = self._algorithm.parameters_in(message, exchange)
+            assert said is not None, "the metric goes with algorithms that say their parameters"
+            talking = self._nearness.talking(round)
+            return self._rows(self._nearness.matrix(round, said)), talking
+        at = round % self._assembly.period if self._assembly.period else round
+        if self._kept is None or self._kept[0] != at:
+            rows = Rows(None) if self._assembly.everyone else self._rows(self._assembly.mixing(round))
+            self._kept = at, rows, self._assembly.messages_in(round)
+        return self._kept[1], self._kept[2]
+
+    def _rows(self, matrix: csr_array) -> Rows:
+        return Rows(csr_array(matrix.astype(self._dtype)), keeps_sum=self._algorithm.absent != "count")
 
 
 def _product(matrix: csr_array, x: Tensor) -> Tensor:
@@ -175,10 +213,10 @@ def _product(matrix: csr_array, x: Tensor) -> Tensor:
     return mixed
 
 
-def _product_without(matrix: csr_array, x: Tensor, finite: np.ndarray) -> Tensor:
-    """Mix among the finite rows; what a peer would have given to the others goes to itself."""
+def _product_without(matrix: csr_array, x: Tensor, finite: np.ndarray, keeps_sum: bool) -> Tensor:
+    """Mix among the finite rows; what a peer would have given to the others goes to itself if `keeps_sum`."""
     kept = csr_array(matrix @ diags_array(finite.astype(matrix.dtype)))
-    missing = np.asarray(matrix.sum(axis=1) - kept.sum(axis=1)).ravel()
+    missing = np.asarray(matrix.sum(axis=1) - kept.sum(axis=1)).ravel() * keeps_sum
     among = csr_array(kept + diags_array(missing.astype(matrix.dtype)))
     ok = torch.from_numpy(finite).to(x.device)
     mixed = _product(among, torch.where(ok[:, None], x, torch.zeros_like(x)))

@@ -32,7 +32,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         every = self.assembly.experiment.record.params == "every"
-        self.history = History(self.assembly.names, every, self.on_entry)
+        self.history = History(self.assembly.names, every, on_entry=self.on_entry)
 
     def is_due(self, round: int) -> bool:
         """Say whether the peers are evaluated after so many rounds."""

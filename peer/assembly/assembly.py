@@ -1,0 +1,183 @@
+"""An experiment made ready to run: the topology, the mixing matrices, the algorithm and the task, all checked."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, eye_array
+
+import topology
+from peer.algorithms.algorithm import Algorithm
+from peer.assembly.choice import algorithm_of, fitted, shared_spans
+from peer.assembly.demands import check_demands, mixes_without_topology
+from peer.assembly.ground import Ground, ground_of
+from peer.experiment import Experiment
+from peer.protocol.messages import Neighbourhood, PeerId
+from peer.task.layout import Layout
+from peer.task.local import Schedule
+from peer.task.task import Partition, Task, Wish, prepare
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+KEPT_ROUNDS = 16
+"""Of how many rounds the neighbourhoods are kept at a time; peers are never further apart that hear each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """An experiment with its peers, and who hears whom in which round with what weight.
+
+    Node order is the order of `names`. `ground` is the topology; what is exchanged may differ: see `mixing`.
+    """
+
+    experiment: Experiment
+    ground: Ground
+    algorithm: Algorithm
+    _kept: dict[int, list[Neighbourhood]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.ground.names
+
+    @property
+    def graph(self) -> nx.Graph:
+        """Who ever hears whom in the topology."""
+        return self.ground.graph
+
+    @property
+    def first_graph(self) -> nx.Graph:
+        """Who hears whom in round 0."""
+        if self.ground.period == 1:
+            return self.graph
+        return topology.graph_of(self.ground.matrix(0), self.ground.schedule.directed)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether the algorithm hears all peers with equal weight, whatever the topology."""
+        return mixes_without_topology(self.experiment) and self.experiment.algorithm.name != "local"
+
+    @property
+    def period(self) -> int | None:
+        """After how many rounds the mixing matrix repeats; None for never."""
+        return 1 if mixes_without_topology(self.experiment) else self.ground.period
+
+    @property
+    def model_threshold(self) -> float | None:
+        """How far apart the parameters of two peers may be that hear each other; None where that is not the metric."""
+        t = self.experiment.topology
+        return t.threshold if t.metric == "model" and not mixes_without_topology(self.experiment) else None
+
+    def mixing(self, round: int) -> csr_array:
+        """Return the matrix that the algorithm mixes with in a round: the topology's, or nobody's, or everyone's."""
+        return self._apart_from_topology if mixes_without_topology(self.experiment) else self.ground.matrix(round)
+
+    def around(self, me: PeerId, round: int) -> Neighbourhood:
+        """Return a peer's row and column of the mixing matrix of a round."""
+        key = round % self.period if self.period else round
+        if key not in self._kept:
+            if len(self._kept) >= KEPT_ROUNDS and not self.period:
+                del self._kept[min(self._kept)]
+            self._kept[key] = neighbourhoods(self.mixing(round))
+        return self._kept[key][me]
+
+    def neighbours(self, me: PeerId) -> frozenset[PeerId]:
+        """Return all with whom a peer ever has to do."""
+        return self._ever[me]
+
+    def fitted(self, layout: Layout) -> Algorithm:
+        """Return the algorithm for flat parameters in this layout. Raises ConfigError for a share that is none."""
+        return fitted(self.algorithm, self.experiment, layout)
+
+    def shared_columns(self, layout: Layout) -> NDArray[np.int64] | None:
+        """Return which of the flat parameters are gossiped, None for all."""
+        spans = shared_spans(self.experiment, layout)
+        return None if spans is None else np.concatenate([np.arange(a, b) for a, b in spans])
+
+    def messages_in(self, round: int) -> int:
+        """Return how many payloads of one exchange travel in a round, all peers together."""
+        n = len(self.names)
+        if self.everyone:
+            return n * (n - 1)
+        matrix = self.mixing(round)
+        return int(np.count_nonzero(matrix.data) - np.count_nonzero(matrix.diagonal()))
+
+    @cached_property
+    def _apart_from_topology(self) -> csr_array:
+        n = len(self.names)
+        return csr_array(np.full((n, n), 1.0 / n)) if self.everyone else csr_array(eye_array(n))
+
+    @cached_property
+    def _ever(self) -> list[frozenset[PeerId]]:
+        n, rounds = len(self.names), self.period or self.experiment.rounds
+        if not rounds:  # until stopped: in time anybody may hear anybody
+            return [frozenset(range(n)) - {i} for i in range(n)]
+        if self.period == 1:
+            rows = [self.around(i, 0) for i in range(n)]
+            return [frozenset({*row.weights, *row.listeners}) - {i} for i, row in enumerate(rows)]
+        ever = topology.union_graph(self.ground.schedule, rounds).to_undirected(as_view=True)
+        return [frozenset(ever[i]) for i in range(n)]
+
+
+def neighbourhoods(matrix: csr_array) -> list[Neighbourhood]:
+    """Split a mixing matrix, (n, n), into what each peer has to know of it."""
+    by_column = matrix.tocsc()
+    return [
+        Neighbourhood({i: 0.0, **_entries(matrix, i, i)}, _entries(by_column, i, None)) for i in range(matrix.shape[0])
+    ]
+
+
+def _entries(matrix: csr_array, i: int, kept: int | None) -> dict[PeerId, float]:
+    """Return the entries of row i, or of column i of a matrix by columns, that are not 0; of the own one if kept."""
+    span = slice(matrix.indptr[i], matrix.indptr[i + 1])
+    pairs = sorted(zip(matrix.indices[span].tolist(), matrix.data[span].tolist(), strict=True))
+    return {j: w for j, w in pairs if (w != 0.0 and j != i) or j == kept}
+
+
+def assemble(experiment: Experiment) -> Assembly:
+    """Build the topology and the algorithm and check that they go together. Raises ConfigError."""
+    algorithm, ground = algorithm_of(experiment), ground_of(experiment)
+    check_demands(experiment, algorithm, ground)
+    return Assembly(experiment, ground, algorithm)
+
+
+def prepare_task(assembly: Assembly, only: PeerId | None = None) -> Task:
+    """Load data and model and check them against the peers. `only` is the one peer whose own data are needed."""
+    e = assembly.experiment
+    schedule = Schedule(
+        lr=e.task.lr,
+        lr_schedule=e.task.lr_schedule,
+        warmup_rounds=e.task.warmup_rounds,
+        rounds=e.rounds,
+        momentum=e.task.momentum,
+        weight_decay=e.task.weight_decay,
+        proximal_mu=e.task.proximal_mu,
+        batch_size=e.task.batch_size,
+        local_steps=e.task.local_steps,
+    )
+    how = Partition(
+        kind=e.task.partition,
+        alpha=e.task.alpha,
+        classes_per_peer=e.task.classes_per_peer,
+        sizes=e.task.sizes,
+        rows_per_peer=e.task.rows_per_peer,
+        own=[entry.data for entry in e.peers],
+    )
+    wish = Wish(
+        model=e.task.model,
+        data=e.task.data,
+        names=assembly.names,
+        seed=e.seed,
+        schedule=schedule,
+        partition=how,
+        dtype=DTYPES[e.task.dtype],
+        average_buffers=e.algorithm.buffers == "average",
+        shards=e.task.shards,
+        starts=e.starts(),
+        folder=e.folder,
+    )
+    task = prepare(wish, only)
+    shared_spans(e, task.layout)  # refuses patterns that match nothing
+    return task

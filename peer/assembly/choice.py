@@ -1,0 +1,92 @@
+"""From the [algorithm] table to an algorithm, and to the part of the parameters that it gossips."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from peer.algorithms import d2, diloco, dpsgd, gradient_tracking, push_sum
+from peer.algorithms.algorithm import Algorithm
+from peer.algorithms.parts import Span, within
+from peer.errors import ConfigError
+from peer.experiment import Experiment
+from peer.experiment.choices import is_factory
+from peer.task.factory import call_factory, load_factory
+from peer.task.layout import Layout
+
+NEEDED = (
+    *("stochastic", "absent", "exchanges", "scope", "extrapolates", "init", "at", "learned", "message", "update"),
+    *("params", "parameters_in"),
+)
+"""What the shells ask of an algorithm."""
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """Return the algorithm that the experiment names. Raises ConfigError where it is a user's and not one."""
+    a = experiment.algorithm
+    match a.name, a.order:
+        case "dpsgd", "cta":
+            return dpsgd.CombineThenAdapt()
+        case (("dpsgd" | "local" | "exact"), _):
+            return dpsgd.AdaptThenCombine()
+        case "gradient_tracking", "diging":
+            return gradient_tracking.Diging()
+        case "gradient_tracking", _:
+            return gradient_tracking.AdaptThenCombine()
+        case "d2", _:
+            return d2.D2()
+        case "push_sum", _:
+            return push_sum.PushSum()
+        case "diloco", _:
+            return _diloco(experiment)
+    return _given(experiment)
+
+
+def fitted(algorithm: Algorithm, experiment: Experiment, layout: Layout) -> Algorithm:
+    """Return the algorithm for flat parameters in this layout. Raises ConfigError for patterns that match nothing."""
+    return within(algorithm, shared_spans(experiment, layout), layout.trainable, layout.size)
+
+
+def shared_spans(experiment: Experiment, layout: Layout) -> tuple[Span, ...] | None:
+    """Return the columns of the flat parameters that are gossiped, None for all of them."""
+    patterns = experiment.algorithm.share
+    names = [segment.name for segment in layout.segments]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            raise ConfigError("algorithm.share", f'"{pattern}" matches nothing; the model has {shown}')
+    chosen = [s for s in layout.segments if any(fnmatchcase(s.name, pattern) for pattern in patterns)]
+    if len(chosen) == len(names):
+        return None
+    return _joined([(s.offset, s.offset + s.size) for s in chosen])
+
+
+def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    joined: list[Span] = []
+    for first, end in spans:
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((first, end))
+    return tuple(joined)
+
+
+def _diloco(experiment: Experiment) -> diloco.DiLoCo:
+    a, default = experiment.algorithm, diloco.DiLoCo()
+    return diloco.DiLoCo(
+        lr=default.lr if a.outer_lr is None else a.outer_lr,
+        momentum=default.momentum if a.outer_momentum is None else a.outer_momentum,
+        nesterov=default.nesterov if a.nesterov is None else a.nesterov,
+    )
+
+
+def _given(experiment: Experiment) -> Algorithm:
+    """What a user's own function makes."""
+    spec, key = experiment.algorithm.name, "algorithm.name"
+    assert is_factory(spec)
+    made = call_factory(load_factory(spec, key, experiment.folder), spec, key, experiment=experiment)
+    missing = [name for name in NEEDED if not hasattr(made, name)]
+    if missing:
+        raise ConfigError(
+            key,
+            f"{spec} returned a {type(made).__name__} without {', '.join(missing)}; see peer.algorithms.algorithm",
+        )
+    return made  # type: ignore[return-value]
