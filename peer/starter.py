@@ -66,8 +66,9 @@ peers = 8                       # left out where shape, shards, init, a graph fi
 # directed = true               # file: the lines are arcs, and "u v" means that v hears u
 # seed = 0                      # of random graphs; the experiment's where left out
 metric = "hops"                 # distance: hops | weight (along the shortest path) | position (geometric, mobile)
+                                # | rtt (the round trip in ms; daemons measure it, the simulator has [network])
                                 # | model (how far apart the parameters of neighbours are)
-threshold = 1.0                 # neighbours are at most so far away; geometric, mobile, model have no default
+threshold = 1.0                 # neighbours are at most so far away; no default for geometric, mobile, rtt, model
 # look_again = 10               # model: after how many rounds two that were too far apart look again
 weights = "auto"                # auto | metropolis | uniform (1/(degree+1)) | lazy ((I + metropolis)/2)
                                 # | push (columns sum to 1, for push_sum)
@@ -93,6 +94,10 @@ name = "none"                   # the only one so far
 
 [coordinator]                   # a server in place of gossip
 mode = "none"                   # the only one so far
+
+[network]                       # the links of the simulator's events engine
+latency_ms = 0.0                # how long a message takes from one peer to another
+file = ""                       # CSV with the columns from, to, latency_ms, for links that differ
 
 [transport]                     # used by up and start
 listen = "auto"                 # where a peer binds: auto | "tcp://ADDRESS:PORT" | none (it only dials)

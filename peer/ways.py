@@ -99,7 +99,7 @@ def up(experiment: Experiment, options: Options) -> Result:
     """Run every peer as a daemon on this host. To be called in a process that has started no threads."""
     began_s = monotonic()
     torch.set_num_threads(1)
-    assembly = assemble(experiment)
+    assembly = assemble(experiment, measures=True)
     check_devices(experiment)
     task = prepare_task(assembly)
     folder = _open(options, experiment, assembly, task)
@@ -119,7 +119,7 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     """Run this machine's daemon, the peer called `name`."""
     began_s = monotonic()
     torch.set_num_threads(experiment.task.threads)
-    assembly = assemble(experiment)
+    assembly = assemble(experiment, measures=True)
     me = start.seat_of(assembly, name)
     task = prepare_task(assembly, only=me)
     seat = start.bind(assembly, task, me)

@@ -54,12 +54,12 @@ _Round = list[_Links]
 def base_k(peers: int, k: int) -> tuple[sparse.csr_array, ...]:
     """Return one period of W: each symmetric and doubly stochastic with at most k neighbours; their product is J / n.
 
-    None for one peer. Raises TopologyError("k") unless 1 <= k < peers (one peer takes k = 1).
+    Where k is as many as there are others or more, all average in one round. No matrices for one peer. Raises
+    TopologyError("k") for k < 1.
     """
-    most = max(1, peers - 1)
-    if not 1 <= k <= most:
-        text = f"k = {k} with peers = {peers}: a peer has at most k neighbours in a round"
-        raise TopologyError("k", f"{text}, so k is {'1' if most == 1 else f'from 1 to {most}'}")
+    if k < 1:
+        raise TopologyError("k", f"k = {k}: a peer has at most k neighbours in a round, and 1 at least is needed")
+    k = min(k, max(1, peers - 1))
     shortest = min((_teams(peers, p, k) for p in range(1, peers + 1) if _smooth(peers, p, k)), key=len)
     return tuple(_matrix(peers, links) for links in shortest)
 

@@ -57,22 +57,27 @@ class Assembly:
     @property
     def everyone(self) -> bool:
         """Whether the algorithm hears all peers with equal weight, whatever the topology."""
-        return mixes_without_topology(self.experiment) and self.experiment.algorithm.name != "local"
+        return not self.uses_topology and self.experiment.algorithm.name != "local"
+
+    @property
+    def uses_topology(self) -> bool:
+        """Whether it matters to the algorithm who hears whom in the topology."""
+        return not mixes_without_topology(self.experiment)
 
     @property
     def period(self) -> int | None:
         """After how many rounds the mixing matrix repeats; None for never."""
-        return 1 if mixes_without_topology(self.experiment) else self.ground.period
+        return self.ground.period if self.uses_topology else 1
 
     @property
     def model_threshold(self) -> float | None:
         """How far apart the parameters of two peers may be that hear each other; None where that is not the metric."""
         t = self.experiment.topology
-        return t.threshold if t.metric == "model" and not mixes_without_topology(self.experiment) else None
+        return t.threshold if t.metric == "model" and self.uses_topology else None
 
     def mixing(self, round: int) -> csr_array:
         """Return the matrix that the algorithm mixes with in a round: the topology's, or nobody's, or everyone's."""
-        return self._apart_from_topology if mixes_without_topology(self.experiment) else self.ground.matrix(round)
+        return self.ground.matrix(round) if self.uses_topology else self._apart_from_topology
 
     def around(self, me: PeerId, round: int) -> Neighbourhood:
         """Return a peer's row and column of the mixing matrix of a round."""
@@ -136,9 +141,12 @@ def _entries(matrix: csr_array, i: int, kept: int | None) -> dict[PeerId, float]
     return {j: w for j, w in pairs if (w != 0.0 and j != i) or j == kept}
 
 
-def assemble(experiment: Experiment) -> Assembly:
-    """Build the topology and the algorithm and check that they go together. Raises ConfigError."""
-    algorithm, ground = algorithm_of(experiment), ground_of(experiment)
+def assemble(experiment: Experiment, *, measures: bool = False) -> Assembly:
+    """Build the topology and the algorithm and check that they go together. `measures`: round trips are measured.
+
+    Raises ConfigError.
+    """
+    algorithm, ground = algorithm_of(experiment), ground_of(experiment, measures=measures)
     check_demands(experiment, algorithm, ground)
     return Assembly(experiment, ground, algorithm)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 import topology
+from peer.assembly.latency import latencies_of
 from peer.errors import ConfigError
 from peer.experiment import Experiment, disagreement
 from peer.experiment.choices import is_factory
@@ -24,7 +25,8 @@ class Ground:
     """Peers in node order, and the mixing matrix of each round.
 
     `graph` holds who ever hears whom: the topology within the threshold, or the union over a schedule's period, over
-    its first rounds where it has none. `own_weights` says whether W came with the topology.
+    its first rounds where it has none. `own_weights` says whether W came with the topology. `is_measured`: these are
+    candidates, and daemons find out by measuring who of them is near.
     """
 
     names: tuple[str, ...]
@@ -32,6 +34,7 @@ class Ground:
     graph: nx.Graph
     positions: NDArray[np.float64] | None = None
     own_weights: bool = False
+    is_measured: bool = False
 
     @property
     def period(self) -> int | None:
@@ -48,14 +51,17 @@ class Ground:
         return self.schedule.matrix(round)
 
 
-def ground_of(experiment: Experiment) -> Ground:
-    """Build the topology. Raises ConfigError naming the key, and the components of a graph that falls apart."""
+def ground_of(experiment: Experiment, *, measures: bool = False) -> Ground:
+    """Build the topology; `measures` is for daemons, which measure round trips instead of reading them from [network].
+
+    Raises ConfigError naming the key, and the components of a graph that falls apart.
+    """
     try:
         if experiment.topology.family in topology.SCHEDULES:
             return _time_varying(experiment)
         if is_factory(experiment.topology.family):
-            return _given(experiment)
-        return _static(experiment, _net(experiment))
+            return _given(experiment, measures)
+        return _static(experiment, _net(experiment), measures)
     except topology.TopologyError as error:
         raise ConfigError(f"topology.{error.key}" if error.key else "topology", error.problem) from error
 
@@ -63,16 +69,17 @@ def ground_of(experiment: Experiment) -> Ground:
 # ---- The three kinds
 
 
-def _static(experiment: Experiment, net: topology.Net) -> Ground:
+def _static(experiment: Experiment, net: topology.Net, measures: bool) -> Ground:
     t = experiment.topology
     names = _names(experiment, net.names, net.named)
-    graph = _within_earshot(experiment, net)
+    is_measured = measures and t.metric == "rtt"
+    graph = _within_earshot(experiment, net, names, is_measured)
     if not _may_fall_apart(experiment) and not topology.is_connected(graph):
         raise _apart(experiment, net, graph, names)
     own = net.matrix if t.metric == "hops" and t.threshold == 1 else None  # it stands while the neighbours are its own
     weights = topology.mixing_matrix(graph, _rule(experiment, graph, own), family=net.family, matrix=own)
     is_own = own is not None and t.weights == "auto"
-    return Ground(names, topology.Cycle((weights,)), graph, net.positions, is_own)
+    return Ground(names, topology.Cycle((weights,)), graph, net.positions, is_own, is_measured)
 
 
 def _time_varying(experiment: Experiment) -> Ground:
@@ -103,7 +110,7 @@ def _time_varying(experiment: Experiment) -> Ground:
     return ground
 
 
-def _given(experiment: Experiment) -> Ground:
+def _given(experiment: Experiment, measures: bool) -> Ground:
     """What a user's own function makes."""
     t = experiment.topology
     counts = experiment.stated_counts()
@@ -117,7 +124,7 @@ def _given(experiment: Experiment) -> Ground:
     made = topology.given(call_factory(factory, t.family, "topology.family", **offered), t.family, t.weights)
     if isinstance(made, topology.Net):
         _check_count(experiment, counts | {t.family: len(made.names)})
-        return _static(experiment, made)
+        return _static(experiment, made, measures)
     _check_count(experiment, counts | {t.family: made.peers})
     if t.metric != "hops" or t.threshold != 1:
         raise topology.TopologyError("metric", f"{t.family} says itself who hears whom in which round; leave it out")
@@ -190,12 +197,26 @@ def _among(experiment: Experiment, count: int) -> nx.Graph | None:
     return nx.Graph(net.graph)
 
 
-def _within_earshot(experiment: Experiment, net: topology.Net) -> nx.Graph:
-    """Return who hears whom; under the metric "model" the graph's own neighbours, who then look at each other."""
+def _within_earshot(experiment: Experiment, net: topology.Net, names: Sequence[str], is_measured: bool) -> nx.Graph:
+    """Return who hears whom, or may: "model" and measured round trips decide only in the run."""
     t = experiment.topology
-    if t.metric == "model":
-        return topology.neighbours(net, "hops", 1.0)
-    return topology.neighbours(net, t.metric, t.threshold)
+    if t.metric not in ("model", "rtt"):
+        return topology.neighbours(net, t.metric, t.threshold)
+    graph = topology.neighbours(net, "hops", 1.0)
+    if graph.is_directed():
+        raise topology.TopologyError("metric", f'"{t.metric}" is the same both ways, and the graph is directed')
+    return graph if t.metric == "model" or is_measured else _within_round_trip(experiment, graph, names)
+
+
+def _within_round_trip(experiment: Experiment, graph: nx.Graph, names: Sequence[str]) -> nx.Graph:
+    latencies = latencies_of(experiment, names)
+    near = nx.Graph()
+    near.add_nodes_from(graph)
+    for a, b in graph.edges:
+        rtt_ms = latencies.round_trip_ms(a, b)
+        if rtt_ms <= experiment.topology.threshold:
+            near.add_edge(a, b, distance=rtt_ms)
+    return near
 
 
 def _rule(experiment: Experiment, graph: nx.Graph, own: csr_array | None) -> str:
@@ -232,7 +253,7 @@ def _apart(experiment: Experiment, net: topology.Net, graph: nx.Graph, names: Se
         return _one_way_only("topology")
     if t.metric == "model":
         return _schedule_apart(names, graph, "topology.family")
-    enough = topology.connecting_threshold(net, t.metric)
+    enough = None if t.metric == "rtt" else topology.connecting_threshold(net, t.metric)
     mend = f"{enough:.4g} would connect them" if enough is not None else "raise it"
     return ConfigError(
         "topology.threshold",

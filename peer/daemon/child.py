@@ -142,7 +142,7 @@ def failure_fields(error: EarshotError) -> dict[str, Any]:
 
 
 def _prepare(experiment: Experiment, me: PeerId) -> tuple[Assembly, Task]:
-    assembly = assemble(experiment)
+    assembly = assemble(experiment, measures=True)
     return assembly, prepare_task(assembly, only=me)
 
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import torch
 
-from peer.assembly import Assembly, gossip_of, learner_of
+from peer.assembly import Assembly, core_of, learner_of
 from peer.daemon.node import Node, NodeEnd, Reporter
 from peer.daemon.packing import Form, form_of
 from peer.experiment import Experiment
@@ -18,6 +18,7 @@ from peer.network.links import Links
 from peer.protocol.gossip import Gossip
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import PeerId
+from peer.protocol.survey import Survey
 from peer.task.factory import source_hash
 from peer.task.task import Task
 
@@ -36,7 +37,7 @@ class Seat:
     learner: Learner
     own_forms: tuple[Form, ...]
     wire_forms: tuple[Form, ...]
-    gossip: Gossip
+    gossip: Gossip | Survey
 
     def dial(self, endpoints: Mapping[PeerId, str | None]) -> None:
         """Connect to the neighbours: of a pair the later in node order dials, or whoever can reach the other."""
@@ -66,10 +67,11 @@ class Seat:
 
 def take_seat(assembly: Assembly, task: Task, me: PeerId, device: torch.device, listen: str | None) -> Seat:
     """Bind one peer's links and put its tensors on the device. Raises ConfigError when the address is taken."""
-    gossip = gossip_of(assembly, me)
+    gossip = core_of(assembly, me)
     trainer = task.trainer(device)
     start = task.start(me).to(device)
-    learner = learner_of(assembly, task, me, trainer, start, task.shard(me, device), task.test_rows(device))
+    shard, test = task.shard(me, device), task.test_rows(device)
+    learner = learner_of(assembly, task, me, trainer, start, shard, test, gossip.around)
     own, wire = (
         tuple(form_of(message) for message in forms(learner.algorithm, start)) for forms in (message_forms, wire_forms)
     )

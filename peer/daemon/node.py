@@ -38,6 +38,7 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from peer.protocol.survey import Survey
 
 STOP_PATIENCE_S = 8.0
 """How long a stop waits for the local step at hand."""
@@ -126,7 +127,7 @@ class _Done:
 class Node:
     """One peer. `is_due(round)` says whether it evaluates after so many rounds."""
 
-    gossip: Gossip
+    gossip: Gossip | Survey
     membership: Membership
     links: Links
     learner: Learner

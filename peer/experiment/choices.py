@@ -57,7 +57,7 @@ CHOICES: dict[str, Choice] = {
         ),
         forms=(GRAPH_FILE, NETWORKX, FACTORY),
     ),
-    "topology.metric": Choice(("hops", "weight", "position", "model"), later=("rtt",)),
+    "topology.metric": Choice(("hops", "weight", "position", "rtt", "model")),
     "topology.weights": Choice(("auto", "metropolis", "uniform", "lazy", "push")),
     "topology.variant": Choice(("oracle", "local")),
     "topology.among": Choice(("complete", "ring", "path", "star", "hypercube"), forms=(GRAPH_FILE,)),
@@ -98,7 +98,8 @@ CHOICES: dict[str, Choice] = {
 
 # Keys of the contract that may only keep their default until they are built; a table stands for all its keys.
 ONLY_DEFAULT = (
-    *("stop_when", "stop_after_s", "network", "speed", "faults", "transport.overlap"),
+    *("stop_when", "stop_after_s", "speed", "faults", "transport.overlap"),
+    *("network.jitter_ms", "network.bandwidth_mbps", "network.loss", "network.duplicate", "network.reorder"),
     *("transport.round_deadline_s", "checkpoint", "peers.key", "transport.advertise"),
 )
 

@@ -125,8 +125,12 @@ def _topology_problems(experiment: Experiment) -> Iterator[Problem]:
             "for them to hear each other"
         )
         yield Problem("topology.threshold", text, at="topology.metric")
-    if t.metric == "model" and t.weights == "push":
-        yield Problem("topology.weights", 'push does not go with metric = "model": who is too far is given back')
+    elif t.metric == "rtt" and "threshold" not in t.model_fields_set:
+        text = 'metric = "rtt" needs one: the round trip in milliseconds within which peers hear each other'
+        yield Problem("topology.threshold", text, at="topology.metric")
+    if t.metric in ("rtt", "model") and t.weights == "push":
+        text = f'push does not go with metric = "{t.metric}", by which peers hear each other or not at all'
+        yield Problem("topology.weights", text)
 
 
 def _algorithm_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -33,6 +33,7 @@ from peer.network.wire import (
     Refuse,
     RoundDone,
     RoundSkipped,
+    Sounding,
     Welcome,
     decode,
     encode,
@@ -271,7 +272,7 @@ class Links:
             case Ack(next_wanted) if link.trusted:
                 link.outgoing.acknowledged(next_wanted)
                 self._push(link)
-            case Chunk() | RoundDone() | RoundSkipped() | Goodbye() if link.trusted:
+            case Chunk() | RoundDone() | RoundSkipped() | Sounding() | Goodbye() if link.trusted:
                 message = link.incoming.take(header, body)
                 link.owes_ack = not self._transmit(link, Ack(link.incoming.next_wanted))
                 if message is not None:

@@ -9,13 +9,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from peer.errors import WireError
-from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone, RoundSkipped
-from peer.protocol.messages import Bye, Data, Done, Message, Skip
+from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone, RoundSkipped, Sounding
+from peer.protocol.messages import Bye, Data, Degree, Done, Echo, Measured, Message, Probe, Skip
 
 WINDOW = 8
 """Items under way: with chunks of 512 KiB, 4 MiB a link, enough for 300 Mb/s at a round trip of 100 ms."""
 
-Numbered = Chunk | RoundDone | RoundSkipped | Goodbye
+Numbered = Chunk | RoundDone | RoundSkipped | Sounding | Goodbye
+SOUNDINGS: tuple[type[Probe] | type[Echo] | type[Measured] | type[Degree], ...] = (Probe, Echo, Measured, Degree)
+
 Item = tuple[Numbered, memoryview | None]
 
 
@@ -50,6 +52,8 @@ class Outgoing:
                 self._add(RoundDone(self._next, round), None)
             case Skip(round):
                 self._add(RoundSkipped(self._next, round), None)
+            case Probe(value) | Echo(value) | Measured(value) | Degree(value):
+                self._add(Sounding(self._next, SOUNDINGS.index(type(message)), value), None)
             case Bye(rounds):
                 self._add(Goodbye(self._next, rounds), None)
             case _:
@@ -116,6 +120,10 @@ class Incoming:
                 return Done(round)
             case RoundSkipped(_, round):
                 return Skip(round)
+            case Sounding(_, what, value):
+                if what >= len(SOUNDINGS):
+                    raise WireError(f"a sounding of unknown kind {what}")
+                return SOUNDINGS[what](value)
             case Goodbye(_, rounds):
                 self.ended = True
                 return Bye(rounds)

@@ -90,6 +90,15 @@ class RoundSkipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Sounding:
+    """One step of measuring how far apart two peers are; `what` is one of SOUNDINGS. Item `sequence` of the stream."""
+
+    sequence: int
+    what: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The sender has completed `rounds` rounds and needs nothing more. Item `sequence` of the stream."""
 
@@ -97,7 +106,7 @@ class Goodbye:
     rounds: int
 
 
-Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | RoundDone | RoundSkipped | Goodbye
+Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | RoundDone | RoundSkipped | Sounding | Goodbye
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
@@ -108,6 +117,7 @@ _KINDS: dict[str, type[Any]] = {
     "chunk": Chunk,
     "done": RoundDone,
     "skip": RoundSkipped,
+    "sounding": Sounding,
     "bye": Goodbye,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}

@@ -87,7 +87,7 @@ class Gossip:
         self.exchange = 0
         self.short_rounds = 0
         self.lost: dict[PeerId, str] = {}
-        self._around = around
+        self.around = around
         first = around(0)
         self.neighbours = (set(first.weights) | set(first.listeners) if neighbours is None else set(neighbours)) - {me}
         self._awaited = set(self.neighbours)
@@ -160,7 +160,7 @@ class Gossip:
         self._kept = []
         self.phase = "gathering"
         effects: list[Effect] = []
-        for peer, share in self._around(self.round).listeners.items():
+        for peer, share in self.around(self.round).listeners.items():
             if peer in self.lost or peer in self._closed:
                 self._kept.append(share)
                 continue
@@ -182,14 +182,14 @@ class Gossip:
 
     def _missing(self) -> set[PeerId]:
         heard = {p for (r, k, p) in self._inbox if (r, k) == (self.round, self.exchange)}
-        return set(self._around(self.round).weights) - {self.me} - self.lost.keys() - heard
+        return set(self.around(self.round).weights) - {self.me} - self.lost.keys() - heard
 
     def _mix_when_all_are_heard(self) -> list[Effect]:
         if self.phase != "gathering" or self._missing():
             return []
         self.phase = "mixing"
         heard = self._take_out()
-        row = self._around(self.round).weights
+        row = self.around(self.round).weights
         absent = [row[peer] for peer in row if peer != self.me and peer not in heard]
         away = [row[peer] for peer, payload in heard.items() if payload is SKIPPED]
         self._short |= bool(absent)
@@ -202,7 +202,7 @@ class Gossip:
     def _take_out(self) -> dict[PeerId, Payload]:
         """Empty the inbox of this round and exchange; what is not heard of both sides counts as skipped."""
         heard: dict[PeerId, Payload] = {}
-        for peer in self._around(self.round).weights:
+        for peer in self.around(self.round).weights:
             key = (self.round, self.exchange, peer)
             if key not in self._inbox:
                 continue
@@ -242,8 +242,8 @@ class Gossip:
         due = first + LEAD_ROUNDS
         if self.rounds and due >= self.rounds:
             return set()
-        told = {peer for round in range(first, due) for peer in self._around(round).listeners}
-        return set(self._around(due).weights) - told - {self.me} - self.lost.keys() - self._closed
+        told = {peer for round in range(first, due) for peer in self.around(round).listeners}
+        return set(self.around(due).weights) - told - {self.me} - self.lost.keys() - self._closed
 
     def _go_on_when_all_is_sent(self) -> list[Effect]:
         if self.phase != "blocked" or self._unsent:
@@ -273,11 +273,12 @@ class Gossip:
                 return self._note_completed(sender, round - 1)
             case Bye(rounds):
                 return self._farewell(sender, rounds)
+        return []
 
     def _is_wanted(self, sender: PeerId, round: int, exchange: int) -> bool:
         """Say whether a message will be mixed: so nothing is stashed that nobody takes out again."""
         at = (round, exchange)
-        heard = sender in self._around(round).weights and exchange < self.exchanges
+        heard = sender in self.around(round).weights and exchange < self.exchanges
         return heard and at >= self._next_to_mix() and (*at, sender) not in self._inbox
 
     def _next_to_mix(self) -> tuple[int, int]:
@@ -306,7 +307,7 @@ class Gossip:
 
     def _owes(self, peer: PeerId) -> bool:
         """Say whether a message is missing that this peer must have sent before it could be done."""
-        rounds = (r for r in range(self.round, self.rounds) if peer in self._around(r).weights)
+        rounds = (r for r in range(self.round, self.rounds) if peer in self.around(r).weights)
         to_come = ((r, k) for r in rounds for k in range(self.exchanges))
         return any(at >= self._next_to_mix() and (*at, peer) not in self._inbox for at in to_come)
 

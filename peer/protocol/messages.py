@@ -56,7 +56,35 @@ class Bye:
     rounds: int
 
 
-Message = Data | Skip | Done | Heartbeat | Bye
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whoever hears this says `Echo` at once: so the sender measures the round trip."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The answer to the `Probe` of that number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The shortest round trip to this peer that the sender has seen."""
+
+    rtt_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """How many neighbours the sender has within the threshold."""
+
+    count: int
+
+
+Message = Data | Skip | Done | Heartbeat | Bye | Probe | Echo | Measured | Degree
 
 
 # ---- Events: what a core is told ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The events engine: the daemons' own protocol cores on a virtual clock, message by message.
 
 A heap holds what is to happen when; each event is handed to the core of its peer, and the effects are carried out by
-the same `Learner` that a daemon has. Links have no latency so far, and a local step takes `speed.step_s`.
+the same `Learner` that a daemon has. Links have the latency of [network], and a local step takes `speed.step_s`.
 """
 
 import heapq
@@ -13,6 +13,7 @@ from time import perf_counter
 import torch
 
 from peer.assembly import Assembly, gossip_of, learner_of
+from peer.assembly.latency import latencies_of
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
 from peer.learner import Said, wire_forms
@@ -45,7 +46,11 @@ class EventsEngine:
         everyone = range(len(assembly.names))
         self.ended = Ended("events", trainer.step, len(everyone), simulated_seconds=0.0)
         self.cores = [gossip_of(assembly, i) for i in everyone]
-        self.learners = [learner_of(assembly, task, i, trainer, task.start(i), shards[i], test) for i in everyone]
+        self.learners = [
+            learner_of(assembly, task, i, trainer, task.start(i), shards[i], test, self.cores[i].around)
+            for i in everyone
+        ]
+        self._latencies = latencies_of(e, assembly.names)
         self.watch.history.gossiped = assembly.shared_columns(task.layout)
         self._payload_bytes = [
             sum(t.numel() * t.element_size() for t in form.values())
@@ -90,7 +95,7 @@ class EventsEngine:
                 case Send(to, message):
                     if isinstance(message, Data):
                         self.ended.payload_bytes_sent += self._payload_bytes[message.exchange]
-                    self._at(self.now_s, to, Received(me, message))
+                    self._at(self.now_s + self._latencies.one_way_ms(me, to) / 1000, to, Received(me, message))
                 case Mix():
                     self._at(self.now_s, me, self._mix(me, effect))
                 case Alert(text, peer):
