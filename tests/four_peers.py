@@ -107,6 +107,23 @@ def play(peers: Sequence[Learner], round: int, W: Matrix = RING) -> list[float]:
     return [peer.params().item() for peer in peers]
 
 
+def check_what_was_sent_stays(algorithm: Algorithm) -> None:
+    """A daemon sends from a tensor's own memory, while the next step computes."""
+    peers, kept = learners(algorithm), []
+    for round in range(3):
+        messages: list[Message | Shares | None] = [peer.train(round) for peer in peers]
+        for exchange in range(algorithm.exchanges):
+            kept += [(x, x.clone()) for message in messages for x in _tensors(message)]
+            messages = [peer.mix(exchange, heard_by(peer.me, messages, RING)).message for peer in peers]
+    assert all(torch.equal(x, then) for x, then in kept)
+
+
+def _tensors(message: Message | Shares | None) -> list[Tensor]:
+    assert message is not None
+    parts = [message.own, *message.to.values()] if isinstance(message, Shares) else [message]
+    return [x for part in parts for x in part.values()]
+
+
 def heard_by(me: int, messages: Sequence[Message | Shares | None], W: Matrix) -> list[Said]:
     """Return what a peer hears, in node order, weighted as `Gossip` weights it."""
     said = []
@@ -171,7 +188,7 @@ def after(algorithm: Algorithm, rounds: int, lr: float, W: Matrix = RING) -> lis
     return algorithm.params(state)[:, 0].tolist()
 
 
-def moduli(algorithm: Algorithm, lr: float, W: Matrix = RING) -> Matrix:
+def moduli(algorithm: Algorithm, lr: float, W: Matrix = RING) -> list[float]:
     """Return the moduli of the eigenvalues of one round, the greatest first.
 
     A round is affine in the state, since the gradients are: its linear part is found by moving each number in turn.
@@ -187,8 +204,7 @@ def moduli(algorithm: Algorithm, lr: float, W: Matrix = RING) -> Matrix:
     here = np.concatenate([t.numpy().ravel() for t in state.values()])
     origin = next_of(here)
     linear = np.stack([next_of(here + unit) - origin for unit in np.eye(len(here))], axis=1)
-    found: Matrix = np.sort(np.abs(np.linalg.eigvals(linear)))[::-1]
-    return found
+    return sorted(np.abs(np.linalg.eigvals(linear)).tolist(), reverse=True)
 
 
 # ---- Theorems that several algorithms share. They draw from a seed, which is part of what a failure shows

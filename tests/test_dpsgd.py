@@ -12,6 +12,7 @@ from tests.four_peers import (
     COMPLETE,
     DIGITS,
     RING,
+    SAMPLES,
     START,
     TRACES,
     Matrix,
@@ -19,6 +20,7 @@ from tests.four_peers import (
     check_rows_are_peers,
     check_the_distance_shrinks_by_slem,
     check_the_mean_moves_by_the_mean_step,
+    check_what_was_sent_stays,
     descend,
     doubly_stochastic,
     learners,
@@ -122,6 +124,49 @@ def test_steps_shrink_below_the_critical_rate_and_grow_above(
     assert (sizes[-1] > sizes[-101]) is grows
 
 
+# ---- Several local steps
+
+
+LOCAL = TRACES["local_SGD_FedAvg_lr0.1"]["traces"]
+PROXIMAL = TRACES["FedProx_lr0.05_H4"]["traces"]
+SERVERS = {"equal": COMPLETE, "10/20/30/40": SAMPLES}
+
+
+@pytest.mark.parametrize("weights", SERVERS)
+@pytest.mark.parametrize("local_steps", [1, 2, 4, 8])
+def test_federated_averaging(local_steps: int, weights: str) -> None:
+    """Where all hear all with the same weights, everyone holds what a server would."""
+    truth, W = LOCAL[f"H={local_steps},weights={weights}"], SERVERS[weights]
+    peers = learners(AdaptThenCombine(), W=W, local_steps=local_steps)
+    for round, expected in enumerate(truth["w"][1:]):
+        assert play(peers, round, W) == pytest.approx([expected] * 4, rel=DIGITS)
+
+
+@pytest.mark.parametrize("weights", SERVERS)
+@pytest.mark.parametrize("local_steps", [1, 2, 4, 8])
+def test_the_limit_of_federated_averaging(local_steps: int, weights: str) -> None:
+    """It drifts from the optimum of the mean loss: w = sum p_i c_i w_i / sum p_i c_i, c_i = 1 - (1 - lr x_i^2)^H."""
+    truth, W = LOCAL[f"H={local_steps},weights={weights}"], SERVERS[weights]
+    pull = W[0] * (1 - (1 - 0.1 * np.arange(1, 5) ** 2) ** local_steps)
+    limit = float(pull @ [3, 5 / 2, 7 / 3, 9 / 4] / pull.sum())
+    assert limit == pytest.approx(truth["fixed_point"], rel=DIGITS)
+    peers = learners(AdaptThenCombine(), W=W, local_steps=local_steps)
+    for round in range(25):
+        found = play(peers, round, W)
+    assert found == pytest.approx([limit] * 4, rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "mu"), [("mu=1.0", 1.0), ("mu=0.1", 0.1), ("mu=0 (FedAvg)", 0.0)])
+def test_a_proximal_term(name: str, mu: float) -> None:
+    """FedProx: it pulls to where the round began, which is what all hold."""
+    peers = learners(AdaptThenCombine(), W=SAMPLES, lr=0.05, local_steps=4, proximal_mu=mu)
+    for round, expected in enumerate(PROXIMAL[name]["w"][1:]):
+        assert play(peers, round, SAMPLES) == pytest.approx([expected] * 4, rel=DIGITS)
+    for round in range(5, 30):
+        found = play(peers, round, SAMPLES)
+    assert found == pytest.approx([PROXIMAL[name]["fixed_point"]] * 4, rel=DIGITS)
+
+
 # ---- Theorems
 
 
@@ -188,13 +233,5 @@ def test_a_peer_alone_does_gradient_descent(algorithm: Algorithm) -> None:
 
 
 @BOTH
-def test_what_was_sent_does_not_change_afterwards(algorithm: Algorithm) -> None:
-    """A daemon sends from the tensor's own memory, while the next step computes."""
-    peers = learners(algorithm)
-    messages = [peer.train(0) for peer in peers]
-    before = [message["x"].clone() for message in messages]
-    said = [Said(0.25, j, message) for j, message in enumerate(messages)]
-    for peer in peers:
-        peer.mix(0, said)
-        peer.train(1)
-    assert all(torch.equal(message["x"], x) for message, x in zip(messages, before, strict=True))
+def test_what_was_sent_stays(algorithm: Algorithm) -> None:
+    check_what_was_sent_stays(algorithm)
