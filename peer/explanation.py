@@ -1,24 +1,28 @@
 """What an experiment will be, before anything trains."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import fsum
+from dataclasses import dataclass, replace
 
 import networkx as nx
 import torch
 
 import topology
 from peer.assembly import Assembly, assemble, prepare_task
+from peer.assembly.cores import LOOK_AGAIN
 from peer.assembly.demands import limit_warnings, stochasticities
-from peer.errors import ConfigError
+from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment
+from peer.experiment.choices import ORDERS
 from peer.learner import wire_forms
-from peer.record import Row
+from peer.record import Row, finite
 from peer.task.layout import Layout
 from peer.task.local import PlainTrainer
 from peer.task.task import Task
 
 MATRIX_PEERS = 2000
+"""One matrix of so many peers is shown, or several with as many numbers in all."""
+
+LIMIT_ROUNDS, LIMIT_PEER_ROUNDS = 10_000, 1_000_000
+"""For how many rounds, and rounds times peers, consensus is waited for where it is measured."""
 
 MATRICES_SHOWN = 8
 """Of a schedule that never repeats."""
@@ -36,76 +40,101 @@ class Explanation:
     assembly: Assembly
     layout: Layout
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether the algorithm has more than one order."""
+        return self.assembly.experiment.algorithm.name in ORDERS
+
+    @property
+    def look_again(self) -> int:
+        """After how many rounds two peers that were too far apart look at each other again."""
+        return self.assembly.experiment.topology.look_again or LOOK_AGAIN
+
+    @property
+    def rounds_waited(self) -> int:
+        """For how many rounds consensus is waited for where W changes from round to round."""
+        return _rounds_waited(self.assembly)
+
 
 def explain(experiment: Experiment, *, matrix: bool = False) -> Explanation:
     """Describe an experiment. Raises ConfigError for what cannot work."""
     assembly = assemble(experiment)
+    ground = replace(assembly.ground, schedule=topology.Remembered(assembly.ground.schedule))
+    assembly = replace(assembly, ground=ground)
     task = prepare_task(assembly)
-    n, graph = len(assembly.names), assembly.graph
-    seen = assembly.ground.rounds_seen
-    mean_messages = fsum(map(assembly.messages_in, seen)) / len(seen)
+    try:
+        document = _document(assembly, task)
+        if matrix:
+            document |= _matrices(assembly)
+    except TrainingError as error:  # a round of the user's own, of those that are looked at; nothing runs yet
+        raise ConfigError("", str(error), error.details) from error
+    return Explanation(document, warnings_of(assembly), assembly, task.layout)
+
+
+def _document(assembly: Assembly, task: Task) -> Row:
+    n, t, ground = len(assembly.names), assembly.experiment.topology, assembly.ground
+    seen = topology.overview(ground.schedule, len(ground.rounds_seen))
+    messages = seen.messages if assembly.uses_topology else assembly.messages_in(0)
     payload_bytes = _payload_bytes(assembly, task)
     document: Row = {
         "peers": n,
-        "edges": graph.number_of_edges(),
-        "connected": topology.is_connected(graph),
-        "diameter": topology.diameter(graph) if n <= DIAMETER_PEERS else None,
-        "degree": _degrees([graph]),
-        "metric": experiment.topology.metric,
-        "threshold": experiment.topology.threshold if experiment.topology.threshold < float("inf") else None,
+        "edges": ground.graph.number_of_edges(),
+        "connected": topology.is_connected(ground.graph),
+        "diameter": topology.diameter(ground.graph) if n <= DIAMETER_PEERS else None,
+        "degree": _degree(ground.graph),
+        "metric": t.metric,
+        "threshold": finite(t.threshold),
         "neighbours": {name: _heard(assembly, i) for i, name in enumerate(assembly.names)},
-        "weights": _rule(assembly),
+        "weights": ground.rule,
         "stochastic": _stochastic(assembly),
         **_mixing_speed(assembly),
         "parameters": task.layout.trainable,
         "memory_bytes": n * memory_bytes(assembly, task),
         "payload_bytes_per_message": payload_bytes,
-        "bytes_per_round": round(mean_messages * payload_bytes),
+        "bytes_per_round": round(messages * payload_bytes),
     }
-    if assembly.ground.period != 1:
-        document["schedule"] = _schedule(assembly)
-    if matrix:
-        document |= _matrices(assembly)
-    return Explanation(document, warnings_of(assembly), assembly, task.layout)
+    if ground.period != 1:
+        document["schedule"] = {
+            "period": ground.period,
+            "rounds_seen": seen.rounds,
+            "connected_share": seen.connected / seen.rounds,
+            "edges": seen.edges._asdict(),
+            "degree": seen.heard._asdict(),
+        }
+    return document
 
 
 def _matrices(assembly: Assembly) -> Row:
     n, period = len(assembly.names), assembly.ground.period
-    if n > MATRIX_PEERS:
-        raise ConfigError("--matrix", f"{n} x {n} numbers are too many to print; up to {MATRIX_PEERS} peers")
-    rounds = [assembly.ground.matrix(t).toarray().tolist() for t in range(period or MATRICES_SHOWN)]
+    count = min(MATRICES_SHOWN, len(assembly.ground.rounds_seen)) if period is None else period
+    if count * n * n > MATRIX_PEERS**2:
+        of = "" if count == 1 else f"{count} times "
+        most = int(MATRIX_PEERS / count**0.5)
+        raise ConfigError("--matrix", f"{of}{n} x {n} numbers are too many to print; up to {most} peers")
+    rounds = [assembly.ground.matrix(t).toarray().tolist() for t in range(count)]
     return {"matrix": rounds[0]} if period == 1 else {"matrices": rounds}
 
 
 def _mixing_speed(assembly: Assembly) -> Row:
     """Return slem and rounds to consensus; where W changes, how much a round shrinks disagreement, as measured."""
-    schedule = assembly.ground.schedule
-    if schedule.period == 1:
-        slem = topology.slem(schedule.matrix(0))
+    ground = assembly.ground
+    if ground.period == 1:
+        slem = topology.slem(ground.matrix(0))
         rounds = topology.rounds_to_consensus(slem)
     else:
-        slem = topology.contraction(schedule, len(assembly.ground.rounds_seen))
-        rounds = topology.measured_rounds_to_consensus(schedule)
-    return {"slem": slem, "spectral_gap": 1.0 - slem, "rounds_to_consensus": rounds}
+        slem = topology.contraction(ground.schedule, len(ground.rounds_seen))
+        rounds = topology.measured_rounds_to_consensus(ground.schedule, limit=_rounds_waited(assembly))
+    return {"slem": finite(slem), "spectral_gap": finite(1.0 - slem), "rounds_to_consensus": rounds}
 
 
-def _schedule(assembly: Assembly) -> Row:
-    """Return what the single rounds are like, where one is not like the other."""
-    ground = assembly.ground
-    graphs = [topology.graph_of(ground.matrix(t), ground.graph.is_directed()) for t in ground.rounds_seen]
-    edges = [graph.number_of_edges() for graph in graphs]
-    return {
-        "period": ground.period,
-        "rounds_seen": len(graphs),
-        "connected_share": sum(map(topology.is_connected, graphs)) / len(graphs),
-        "edges": {"min": min(edges), "max": max(edges), "mean": fsum(edges) / len(edges)},
-        "degree": _degrees(graphs),
-    }
+def _rounds_waited(assembly: Assembly) -> int:
+    affordable = min(LIMIT_ROUNDS, max(len(assembly.ground.rounds_seen), LIMIT_PEER_ROUNDS // len(assembly.names)))
+    return min(affordable, assembly.ground.rounds or affordable)
 
 
-def _degrees(graphs: Sequence[nx.Graph]) -> Row:
-    """Return how many peers a peer hears, over all peers and graphs."""
-    degrees = [d for graph in graphs for _, d in (graph.in_degree() if graph.is_directed() else graph.degree())]
+def _degree(graph: nx.Graph) -> Row:
+    """Return how many others a peer hears."""
+    degrees = [d for _, d in (graph.in_degree() if graph.is_directed() else graph.degree())]
     return {"min": min(degrees), "max": max(degrees), "mean": sum(degrees) / len(degrees)}
 
 
@@ -144,18 +173,6 @@ def _payload_bytes(assembly: Assembly, task: Task) -> int:
 
 
 def _heard(assembly: Assembly, i: int) -> list[str]:
-    graph = assembly.graph
+    graph = assembly.ground.graph
     heard = graph.predecessors(i) if graph.is_directed() else graph.neighbors(i)
     return [assembly.names[j] for j in sorted(heard)]
-
-
-def _rule(assembly: Assembly) -> str:
-    """Return the rule that W was made by; what a family or a file brings is its own."""
-    t, ground = assembly.experiment.topology, assembly.ground
-    if t.weights != "auto":
-        return t.weights
-    if ground.own_weights:
-        return "file" if t.family.startswith("file:") else "own"
-    if not ground.graph.is_directed():
-        return "metropolis"
-    return "push" if assembly.algorithm.stochastic == "column" else "uniform"

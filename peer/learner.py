@@ -111,11 +111,11 @@ class Learner:
             said = [item for i, item in enumerate(said) if i not in bad]
         away = self._too_far(heard, exchange)
         far = tuple(said[i].sender for i in away)
-        self._heard = heard
         self._state = self.algorithm.update(self._state, exchange, leave_out(heard, away))
         following = exchange + 1
         if following < self.algorithm.exchanges:
             return Outcome(self._message(following), rejected, far)
+        self._heard = heard
         self._settled = (self._state, self.gradients)
         return Outcome(None, rejected, far)
 

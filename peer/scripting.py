@@ -70,6 +70,6 @@ def up(experiment: Experiment, *, out: str | Path | None = None) -> Document:
 def _as_object(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Document(value)
-    if isinstance(value, list):
+    if isinstance(value, list) and value and isinstance(value[0], Mapping | list):  # parameters are many numbers
         return [_as_object(item) for item in value]
     return value

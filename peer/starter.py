@@ -52,19 +52,21 @@ family = "ring"                 # ring | path | grid | torus | star | complete |
 peers = 8                       # left out where shape, shards, init, a graph file or [[peers]] tell it
 # shape = [4, 8]                # grid, torus
 # degree = 4                    # regular: neighbours of each peer
-# k = 4                         # smallworld: neighbours of each peer before rewiring; base_k: at most so many
+# k = 4                         # smallworld: neighbours of each peer before rewiring
+                                # base_k: the most neighbours in a round; 1 where left out
 # p = 0.1                       # smallworld: chance of rewiring an edge; erdos_renyi: chance of an edge
 # m = 2                         # barabasi_albert: edges of each new peer
 # fanout = 3                    # epidemic: how many peers each one sends to; log2 of the peers where left out
-# variant = "oracle"            # epidemic: oracle (each hears as many as it sends to) | local
-# pairs = 1                     # random_matching: how many pairs meet in a round; 0: as many as can
-# among = "ring"                # random_matching: along whose edges: complete | ring | path | star | hypercube
+# variant = "oracle"            # epidemic: oracle (each hears as many as it sends to) | local (it does not know)
+# pairs = 0                     # random_matching: how many pairs meet in a round; 0: as many as can
+# among = "complete"            # random_matching: along whose edges: complete | ring | path | star | hypercube
                                 # | "file:graph.edges"
-# speed = 0.02                  # mobile: how far a peer moves in a round
-# margin = 0.05                 # mobile: peers connect below threshold - margin, and drop above threshold
+# speed = 0.02                  # mobile: how far a peer moves in a round, in sides of the square
+# margin = 0.05                 # mobile: peers connect within threshold - margin, and drop beyond threshold;
+                                # a tenth of the threshold where left out
 # args = {n = 10}               # the arguments of a networkx generator, or of your own function
 # directed = true               # file: the lines are arcs, and "u v" means that v hears u
-# seed = 0                      # of random graphs; the experiment's where left out
+# seed = 0                      # of random graphs, meetings and walks; the experiment's where left out
 metric = "hops"                 # distance: hops | weight (along the shortest path) | position (geometric, mobile)
                                 # | rtt (the round trip in ms; daemons measure it, the simulator has [network])
                                 # | model (how far apart the parameters of neighbours are)

@@ -20,44 +20,121 @@ UNBROKEN = 10_000
 def explanation_text(explanation: Explanation) -> str:
     """Return what `earshot explain` prints."""
     d, e = explanation.document, explanation.assembly.experiment
-    rounds = d["rounds_to_consensus"]
     lines = [
-        f"{e.name}: {_peers(d['peers'])}, {e.topology.family}, {d['metric']} within {e.topology.threshold:g}",
+        f"{e.name}: {_peers(d['peers'])}, {e.topology.family}, {_how_near(d)}",
         "",
-        f"  edges                {d['edges']}",
-        f"  connected            {'yes' if d['connected'] else 'no'}",
-        f"  diameter             {'-' if d['diameter'] is None else d['diameter']}",
-        f"  neighbours           {_degrees(d['degree'])}",
+        *(_rounds(explanation) if "schedule" in d else _graph(explanation)),
+        *_decided_later(explanation),
         f"  mixing matrix        {d['weights']}, {d['stochastic']} stochastic",
-        f"  slem, spectral gap   {d['slem']:.6g}, {d['spectral_gap']:.6g}",
-        f"  rounds to consensus  {'never' if rounds is None else rounds} (differences down to a millionth)",
-        f"  parameters           {d['parameters']:,} at each peer",
+        f"  slem, spectral gap   {_figure(d['slem'])}, {_figure(d['spectral_gap'])}{_of_a_round(d)}",
+        f"  rounds to consensus  {_consensus(explanation)}",
+        f"  algorithm            {_algorithm(explanation)}",
+        f"  parameters           {d['parameters']:,} at each peer{_gossiped(explanation)}",
         f"  training state       {human_bytes(d['memory_bytes'])} in all",
-        f"  a message            {human_bytes(d['payload_bytes_per_message'])}",
+        f"  a message            {human_bytes(d['payload_bytes_per_message'])}{_exchanges(explanation)}",
         f"  a round              {human_bytes(d['bytes_per_round'])} in all",
     ]
-    if "schedule" in d:
-        lines += _rounds(d["schedule"])
-    if e.algorithm.name in ("local", "exact"):
-        said = "nobody gossips" if e.algorithm.name == "local" else "everybody hears everybody, with equal weight"
-        lines.append(f'  algorithm            "{e.algorithm.name}": {said}; the topology is not used')
     lines += ["", _hears(explanation)]
-    for rows in [d["matrix"]] if "matrix" in d else d.get("matrices", []):
-        lines += ["", *(" ".join(f"{w:7.4f}" for w in row) for row in rows)]
+    matrices = [d["matrix"]] if "matrix" in d else d.get("matrices", [])
+    for round, rows in enumerate(matrices):
+        heading = [f"round {round}"] if "matrices" in d else []
+        lines += ["", *heading, *(" ".join(f"{w:7.4f}" for w in row) for row in rows)]
     return "\n".join(lines)
 
 
-def _rounds(schedule: dict[str, Any]) -> list[str]:
-    """Say what the single rounds are like: the figures above are of all of them together."""
-    period, seen = schedule["period"], schedule["rounds_seen"]
-    repeats = f"repeats after {period} rounds" if period else f"never repeats; the first {seen} rounds were looked at"
-    edges, connected = schedule["edges"], round(schedule["connected_share"] * seen)
-    count = f"{edges['min']}" if edges["min"] == edges["max"] else f"{edges['min']} to {edges['max']}"
+def _how_near(d: Row) -> str:
+    threshold = "any distance" if d["threshold"] is None else f"{d['threshold']:g}"
+    within = f"{d['metric']} within {threshold}{' ms' if d['metric'] == 'rtt' else ''}"
+    if "schedule" not in d:
+        return within
+    return f"{within}, new in every round" if d["metric"] == "position" else "new in every round"
+
+
+def _graph(explanation: Explanation) -> list[str]:
+    """Say what a graph that stays is like."""
+    d = explanation.document
     return [
-        f"  schedule             {repeats}",
-        f"  edges of one round   {count}, {edges['mean']:.4g} on average; neighbours {_degrees(schedule['degree'])}",
-        f"  rounds connected     {connected} of {seen} by themselves",
+        f"  {_edges(explanation):20} {d['edges']}",
+        f"  connected            {'yes' if d['connected'] else 'no'}",
+        f"  diameter             {'-' if d['diameter'] is None else d['diameter']}",
+        f"  neighbours           {_degrees(d['degree'])}",
     ]
+
+
+def _rounds(explanation: Explanation) -> list[str]:
+    """Say what the rounds of a schedule are like one by one, and who ever hears whom."""
+    d, edges = explanation.document, _edges(explanation)
+    schedule, rounds = d["schedule"], d["schedule"]["rounds_seen"]
+    connected = round(schedule["connected_share"] * rounds)
+    together = "connected" if d["connected"] else "not connected"
+    together += "" if d["diameter"] is None else f", diameter {d['diameter']}"
+    return [
+        f"  schedule             {_period(schedule)}",
+        f"  a round by itself    {_count(schedule['edges'], edges)}; a peer hears {_count(schedule['degree'])}",
+        f"                       connected in {connected} of {rounds} rounds",
+        f"  all of them at once  {d['edges']} {edges}; a peer hears {_count(d['degree'])}; {together}",
+    ]
+
+
+def _period(schedule: Row) -> str:
+    if schedule["period"]:
+        return f"repeats after {schedule['period']} rounds"
+    return f"never repeats; the figures here are of the first {schedule['rounds_seen']} rounds"
+
+
+def _decided_later(explanation: Explanation) -> list[str]:
+    """Say what is known in a run alone: whose models are near, how long round trips take."""
+    d, t = explanation.document, explanation.assembly.experiment.topology
+    if d["metric"] == "model":
+        return [
+            f"  model distance       who stands within {t.threshold:g} is mixed; two that are further apart look again",
+            f"                       after {explanation.look_again} rounds. The figures are for all of them near",
+        ]
+    if d["metric"] == "rtt":
+        return ["  round trips          those of [network], as the simulator has them; daemons measure their own"]
+    return []
+
+
+def _of_a_round(d: Row) -> str:
+    if "schedule" not in d:
+        return ""
+    if d["slem"] == 0:
+        return " (of a round: after some, nothing is left of any difference)"
+    return f" (of a round, {'on average over the period' if d['schedule']['period'] else 'as measured'})"
+
+
+def _consensus(explanation: Explanation) -> str:
+    d, words = explanation.document, "(differences down to a millionth)"
+    if d["rounds_to_consensus"] is not None:
+        return f"{d['rounds_to_consensus']} {words}"
+    return f"not within {explanation.rounds_waited:,} {words}" if "schedule" in d else f"never {words}"
+
+
+def _algorithm(explanation: Explanation) -> str:
+    assembly = explanation.assembly
+    a = assembly.experiment.algorithm
+    if assembly.uses_topology:
+        return f"{a.name}, {a.order}" if explanation.has_orders else a.name
+    said = "everybody hears everybody, with equal weight" if assembly.everyone else "nobody gossips"
+    return f"{a.name}: {said}; the topology is not used"
+
+
+def _gossiped(explanation: Explanation) -> str:
+    columns = explanation.assembly.shared_columns(explanation.layout)
+    return "" if columns is None else f"; {len(columns):,} of {explanation.layout.size:,} numbers are gossiped"
+
+
+def _exchanges(explanation: Explanation) -> str:
+    exchanges = explanation.assembly.algorithm.exchanges
+    return "" if exchanges == 1 else f", in {exchanges} exchanges"
+
+
+def _edges(explanation: Explanation) -> str:
+    return "arcs" if explanation.assembly.ground.schedule.directed else "edges"
+
+
+def _figure(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.6g}"
 
 
 def summary_text(summary: Row) -> str:
@@ -100,6 +177,13 @@ def _degrees(degree: dict[str, float]) -> str:
     return f"{degree['min']} to {degree['max']}, {degree['mean']:.4g} on average"
 
 
+def _count(spread: dict[str, float], what: str = "") -> str:
+    noun = f" {what}" if what else ""
+    if spread["min"] == spread["max"]:
+        return f"{spread['min']}{noun}"
+    return f"{spread['min']} to {spread['max']}{noun} ({spread['mean']:.4g} on average)"
+
+
 def _spread(values: dict[str, float]) -> str:
     if values["min"] == values["max"]:
         return f"{values['mean']:.4g}"
@@ -107,11 +191,11 @@ def _spread(values: dict[str, float]) -> str:
 
 
 def _hears(explanation: Explanation) -> str:
-    """Say whom each peer hears, with the distance where it is more than one hop."""
+    """Say whom each peer hears, in any round; with the distance where it is more than one hop."""
     neighbours = explanation.document["neighbours"]
     table = Table(box=None, pad_edge=False)
     table.add_column("peer")
-    table.add_column("hears")
+    table.add_column("ever hears" if "schedule" in explanation.document else "hears")
     for name in list(neighbours)[:SHOWN_PEERS]:
         heard = [_with_distance(explanation, name, other) for other in neighbours[name]]
         more = f" and {len(heard) - SHOWN_NEIGHBOURS} more" if len(heard) > SHOWN_NEIGHBOURS else ""

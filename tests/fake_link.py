@@ -138,33 +138,33 @@ class Bed:
     said_bye: set[tuple[PeerId, PeerId]] = field(default_factory=set)  # (who, to whom), and it was heard
     finished: dict[PeerId, str] = field(default_factory=dict)
     alerts: list[tuple[PeerId, Alert]] = field(default_factory=list)
-    sent: list[Message] = field(default_factory=list)
+    sent: list[tuple[PeerId, PeerId, Message]] = field(default_factory=list)  # (who, to whom, what)
     said: dict[tuple[int, int, PeerId], float] = field(default_factory=dict)  # what each mixes as its own
     after: dict[PeerId, list[float]] = field(default_factory=dict)  # each one's numbers after each round
     weights: dict[tuple[int, int, PeerId], dict[PeerId, float]] = field(default_factory=dict)  # of what was mixed
     _offered: dict[tuple[int, int, PeerId], set[PeerId]] = field(default_factory=dict)  # to whom data were addressed
 
     def __post_init__(self) -> None:
-        rounds = [neighbourhoods(matrix) for matrix in self.matrices]
-        everyone = range(len(rounds[0]))
+        everyone = range(len(self.matrices[0]))
         self.x = [float(i) for i in everyone]
         self.after = {i: [] for i in everyone}
-        self.cores = [
-            Gossip(
-                i,
-                self.rounds,
-                lambda round, i=i: rounds[round % len(rounds)][i],
-                neighbours={peer for here in rounds for peer in (*here[i].weights, *here[i].listeners)},
-                exchanges=self.exchanges,
-                conserves=self.conserves,
-                look_again=self.metric.look_again if self.metric else 1,
-            )
-            for i in everyone
-        ]
+        rounds = [neighbourhoods(matrix) for matrix in self.matrices]
+        self.cores = [self._core(i, [here[i] for here in rounds]) for i in everyone]
         for core in self.cores:
             self._carry_out(core.me, core.start(0.0))
             for peer in sorted(core.neighbours):
                 self.links[core.me, peer] = deque()
+
+    def _core(self, me: PeerId, here: list[Neighbourhood]) -> Gossip:
+        return Gossip(
+            me,
+            self.rounds,
+            lambda round: here[round % len(here)],
+            neighbours={peer for around in here for peer in (*around.weights, *around.listeners)},
+            exchanges=self.exchanges,
+            conserves=self.conserves,
+            look_again=self.metric.look_again if self.metric else 1,
+        )
 
     def join_all(self) -> None:
         for core in self.cores:
@@ -200,17 +200,18 @@ class Bed:
     def run(self, random: Random, *, beats: float = 0.0, until_round: int | None = None) -> None:
         """Do what is possible in a random order in which some links and peers are far slower than others.
 
-        `beats` is how likely after each step some peer says that it is alive. It ends when all have come to
-        `until_round`, or when nothing is possible any more.
+        `beats` is how likely after each step some peer tells another that it is alive. Who has come to `until_round`
+        does no more work, but hears what others say.
         """
         pairs = [*self.links, *((peer, peer) for peer in range(len(self.cores)))]
         pace = {pair: random.choice([1.0, 1.0, 0.1, 0.001]) for pair in pairs}
-        while steps := self.possible():
-            if until_round is not None and all(core.round >= until_round for core in self.cores):
-                break
+        while steps := [pair for pair in self.possible() if not self._rests(*pair, until_round)]:
             self.do(*random.choices(steps, [pace[pair] for pair in steps])[0])
-            if random.random() < beats:
-                self.beat(random.randrange(len(self.cores)), random)
+            if self.links and random.random() < beats:
+                self.beat(*random.choice(list(self.links)), random)
+
+    def _rests(self, a: PeerId, b: PeerId, until_round: int | None) -> bool:
+        return until_round is not None and a == b and self.cores[a].round >= until_round
 
     def run_through(self, troubles: Sequence[tuple[int, Trouble]], random: Random) -> None:
         """Do what is possible in a random order; a trouble comes before the step of its number."""
@@ -222,11 +223,15 @@ class Bed:
                 self.do(*random.choice(steps))
             step += 1
 
-    def beat(self, peer: PeerId, random: Random) -> None:
-        """A peer says that it is alive. Heartbeats may overtake what was said before."""
-        for (a, _), queue in self.links.items():
-            if a == peer and peer not in self.dead and peer not in self.finished:
-                queue.insert(random.randint(0, len(queue)), Heartbeat(self.cores[peer].round))
+    def beat(self, a: PeerId, b: PeerId, random: Random) -> None:
+        """One tells another that it is alive. Heartbeats may overtake what was said before."""
+        if not {a, b} & (self.dead | self.finished.keys()):
+            queue = self.links[a, b]
+            queue.insert(random.randint(0, len(queue)), Heartbeat(self.cores[a].round))
+
+    def stop(self, peer: PeerId) -> None:
+        """Somebody wants a peer to stop."""
+        self.tell(peer, Command("stop"))
 
     # ---- What goes wrong
 
@@ -235,7 +240,7 @@ class Bed:
         if kind == "kill":
             self.kill(peer, random)
         elif kind == "stop":
-            self.tell(peer, Command("stop"))
+            self.stop(peer)
         elif self.links:
             pair = random.choice(sorted(self.links))
             (self.cut if kind == "cut" else self.babble)(*pair, random)
@@ -262,7 +267,8 @@ class Bed:
             return
         for _ in range(random.randint(1, 3)):
             round = random.choice([0, self.cores[b].round, self.cores[b].round + 1, self.rounds, 2**60])
-            nonsense = [Data(round, random.randint(0, self.exchanges), 7.0), Skip(round), Done(round), Bye(round)]
+            data = Data(round, random.randint(0, self.exchanges), 7.0)
+            nonsense: list[Message] = [data, Skip(round), Done(round), Bye(round)]
             self.links[a, b].append(random.choice(nonsense))
         self.links[a, b].append(PeerLost(a, "it talks nonsense"))
         self._break(b, a, random)
@@ -292,7 +298,7 @@ class Bed:
         for round, exchange, sender in core._inbox:
             assert core.round <= round <= core.round + LEAD_ROUNDS
             assert 0 <= exchange < self.exchanges
-            assert sender in core._around(round).weights
+            assert sender in core.around(round).weights
 
     def _note_offers(self, core: Gossip, effects: list[Effect]) -> None:
         """Take note of whom data were addressed to, be they sent or waiting."""
@@ -313,7 +319,7 @@ class Bed:
                     assert me not in self.work
                     self.work[me] = self._mix(me, effect)
                 case Send(to, message):
-                    self.sent.append(message)
+                    self.sent.append((me, to, message))
                     link = self.links[me, to]
                     if to not in self.dead and not any(isinstance(what, PeerLost) for what in link):
                         link.append(message)
@@ -326,7 +332,7 @@ class Bed:
     def _payload(self, me: PeerId, round: int) -> float | Shares:
         if self.conserves == "rows":
             return self.x[me]
-        listeners = self.cores[me]._around(round).listeners
+        listeners = self.cores[me].around(round).listeners
         return Shares(self.x[me], {peer: share * self.x[me] for peer, share in listeners.items()})
 
     def _mix(self, me: PeerId, mix: Mix) -> Mixed:
@@ -352,7 +358,7 @@ class Bed:
 
     def _check_mix(self, me: PeerId, mix: Mix) -> None:
         """Each row sums to 1; or each column, which is what a peer keeps and the shares that it offered."""
-        row = self.cores[me]._around(mix.round)
+        row = self.cores[me].around(mix.round)
         weights = {term.sender: term.weight for term in mix.terms}
         assert mix.me == me
         assert me in weights

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,13 @@ def learners(
             starts=[[start] for start in starts],
         )
         task, cpu = prepare(wish), torch.device("cpu")
-        row = neighbourhood(W, me)
-        made.append(
-            Learner(me, algorithm, task.trainer(cpu), task.start(me), task.shard(me, cpu), None, lambda _, row=row: row)
-        )
+        around = partial(neighbourhood, W, me)
+        made.append(Learner(me, algorithm, task.trainer(cpu), task.start(me), task.shard(me, cpu), None, around))
     return made
 
 
-def neighbourhood(W: Matrix, me: int) -> Neighbourhood:
-    """Return a peer's row and column of the mixing matrix."""
+def neighbourhood(W: Matrix, me: int, round: int = 0) -> Neighbourhood:
+    """Return a peer's row and column of the mixing matrix, which is the same in every round."""
     everyone = range(len(W))
     return Neighbourhood(
         {j: float(W[me, j]) for j in everyone if j == me or W[me, j]},
@@ -196,8 +195,8 @@ def moduli(algorithm: Algorithm, lr: float, W: Matrix = RING) -> list[float]:
     state = descend(algorithm, starting(algorithm), lr, W)  # the first round may differ
 
     def next_of(flat: Matrix) -> Matrix:
-        rows = torch.from_numpy(flat).split([t.numel() for t in state.values()])
-        moved = {name: part.view(t.shape) for (name, t), part in zip(state.items(), rows, strict=True)}
+        parts = np.split(flat, np.cumsum([t.numel() for t in state.values()])[:-1])
+        moved = {name: torch.from_numpy(x).view(t.shape) for (name, t), x in zip(state.items(), parts, strict=True)}
         later = descend(algorithm, moved, lr, W)
         return np.concatenate([later[name].numpy().ravel() for name in state])
 

@@ -5,6 +5,7 @@ end of a line are for the reader. What peer 1 says is "1's", and the share of it
 """
 
 import re
+from collections.abc import Callable
 from textwrap import dedent
 
 from peer.protocol.gossip import Gossip
@@ -72,14 +73,15 @@ def _own(core: Gossip, what: str) -> str | Shares:
     own = f"{core.me}{what}"
     if core.conserves == "rows":
         return own
-    return Shares(own, {peer: f"{own} for {peer}" for peer in core._around(core.round).listeners})
+    return Shares(own, {peer: f"{own} for {peer}" for peer in core.around(core.round).listeners})
 
 
 def parse_message(kind: str, number: str, payload: str) -> Message:
     if kind == "data":
         round, exchange = number.split(".")
         return Data(int(round), int(exchange), payload)
-    return {"done": Done, "skip": Skip, "heartbeat": Heartbeat, "bye": Bye}[kind](int(number))
+    kinds: dict[str, Callable[[int], Message]] = {"done": Done, "skip": Skip, "heartbeat": Heartbeat, "bye": Bye}
+    return kinds[kind](int(number))
 
 
 def show_message(message: Message) -> str:

@@ -61,7 +61,7 @@ FILES = {
     "unknown table": Case("[topolgy]\npeers = 2", "topolgy: ", ["unknown key", "did you mean topology?"]),
     "wrong type": Case('rounds = "many"', "rounds: ", ['"many" is not a whole number']),
     "threshold below zero": Case("[topology]\nthreshold = -0.5", "topology.threshold: ", ["-0.5 must be 0 or above"]),
-    "not built yet": Case('[topology]\nfamily = "mobile"', "topology.family: ", ["not built yet", "ring, path"]),
+    "not built yet": Case('[compression]\nname = "top_k"', "compression.name: ", ["not built yet", "are: none"]),
     "a deadline": Case("[transport]\nround_deadline_s = 2", "transport.round_deadline_s: ", ["not built yet", "0.0"]),
     "bad TOML": Case("rounds = 1\nx = \n", "exp.toml: not valid TOML: ", ["line 2"]),
     "none without init": Case(
@@ -94,7 +94,7 @@ FILES = {
         "[algorithm]\ngamma = 0.5", "algorithm.gamma: ", ["belongs to choco", "algorithm.name is dpsgd"]
     ),
     "an algorithm to come": Case(
-        '[algorithm]\nname = "push_sum"', "algorithm.name: ", ["not built yet", "dpsgd, local, exact"]
+        '[algorithm]\nname = "choco"', "algorithm.name: ", ["not built yet", "dpsgd, push_sum, gradient_tracking"]
     ),
     "a graph file that is not there": Case(
         SOFTMAX + '[topology]\nfamily = "file:no.edges"', "topology.family: file:no.edges: ", ["no file"]

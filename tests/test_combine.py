@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.algorithms.algorithm import Message
-from peer.algorithms.combine import HeardMessages, is_finite, screen, weighted_sum
+from peer.algorithms.combine import HeardMessages, is_finite, leave_out, screen, weighted_sum
 
 
 def x(*numbers: float, dtype: torch.dtype = torch.float64) -> Message:
@@ -118,3 +118,30 @@ def test_when_all_others_are_bad_the_own_message_stays_as_it_is() -> None:
     assert out == [1, 2]
     assert kept.terms[0][0] == 1.0
     assert kept.sum()["x"].item() == 1.5
+
+
+def test_where_columns_sum_to_one_the_weight_goes_to_nobody() -> None:
+    """The others' terms are shares that they gave: what one keeps does not grow because another's is bad."""
+    kept, out = screen(heard((1.0, x(nan)), (0.5, x(3.0)), (1.0, x(2.0)), me=1), keeps_sum=False)
+    assert out == [0]
+    assert [(weight, own) for weight, _, own in kept.terms] == [(0.5, True), (1.0, False)]
+    assert kept.sum()["x"].item() == 0.5 * 3.0 + 2.0
+
+
+# ---- What is left out
+
+
+def test_the_weights_of_those_left_out_go_to_the_own_message_at_its_place() -> None:
+    said = heard((0.125, x(1.0)), (0.5, x(2.0)), (0.25, x(3.0)), (0.125, x(4.0)), me=1)
+    kept = leave_out(said, [0, 3])
+    assert [(weight, message["x"].item(), own) for weight, message, own in kept.terms] == [
+        (0.75, 2.0, True),
+        (0.25, 3.0, False),
+    ]
+    assert leave_out(said, []) is said
+
+
+def test_the_weight_of_many_that_are_left_out_is_added_without_rounding_on_the_way() -> None:
+    """Ten times 0.1 is not 1 in float64, added as they come."""
+    said = heard((0.0, x(1.0)), *((0.1, x(2.0)) for _ in range(10)))
+    assert leave_out(said, range(1, 11)).terms[0][0] == 1.0

@@ -90,10 +90,11 @@ def test_below_a_third_it_diverges_by_its_largest_eigenvalue(lr: float, truth: d
 
 
 @pytest.mark.parametrize(("factor", "grows"), [(0.99, False), (1.01, True)])
-@pytest.mark.parametrize("curvature", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("curvature", [0.0, 0.1, 0.5, 0.8])
 def test_where_a_mode_is_stable(curvature: float, factor: float, grows: bool) -> None:
     """Two peers differ in one mode of W, of eigenvalue l: with lr x curvature c, it stays iff l > -1 / (3 - 2 c)."""
     critical = -1 / (3 - 2 * curvature)
+    assert critical <= LAMBDA_MIN == -1 / 3, "what is allowed is stable whatever the curvature"
     own = (1 + factor * critical) / 2
     W = np.array([[own, 1 - own], [1 - own, own]])
     state, sizes = D2().init(torch.tensor([[1.0], [-1.0]], dtype=torch.float64)), []
@@ -101,10 +102,6 @@ def test_where_a_mode_is_stable(curvature: float, factor: float, grows: bool) ->
         state = step(D2(), state, -curvature * D2().at(state), 1.0, W)
         sizes.append(float(D2().params(state).abs().max()))
     assert (sizes[-1] > sizes[-101]) is grows
-
-
-def test_no_mode_is_unstable_above_what_is_refused() -> None:
-    assert LAMBDA_MIN == -1 / 3
 
 
 @settings(deadline=None, max_examples=40)

@@ -206,8 +206,8 @@ def test_the_text_holds_the_same_figures(command: Command, write: Write) -> None
         ({"topology": {"peers": 21}}, "\nand 1 more peer"),
         ({"topology": {"peers": 12, "family": "complete"}}, "peer-10 and 1 more"),
         ({"topology": {"peers": 2, "threshold": 0, "allow_disconnected": True}}, "rounds to consensus  never"),
-        ({"algorithm": {"name": "local"}}, '"local": nobody gossips'),
-        ({"algorithm": {"name": "exact"}}, '"exact": everybody hears everybody'),
+        ({"algorithm": {"name": "local"}}, "local: nobody gossips"),
+        ({"algorithm": {"name": "exact"}}, "exact: everybody hears everybody"),
         ({"peers": [{"name": "[red]"}, {"name": ":a:"}]}, "[red]  :a:"),
     ],
 )

@@ -50,6 +50,17 @@ def test_a_tied_parameter_is_there_once() -> None:
     assert places(lay_out(net)) == [("0.weight", (2, 2), 0)]
 
 
+def test_tied_tensors_are_known_by_all_their_names() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net[2].weight = net[1].weight
+    net[3].running_var = net[0].running_var
+    for module in (net, nn.Sequential(*net[:2], torch.compile(net[2], backend="eager"), net[3])):
+        others = {s.name: s.others for s in lay_out(module).segments if s.others}
+        assert others == {"1.weight": ("2.weight",), "0.running_var": ("3.running_var",)}
+        kept = FlatModel(module, lay_out(module), torch.device("cpu")).read_kept()
+        assert kept.keys() == {"0.num_batches_tracked", "3.num_batches_tracked"}
+
+
 def test_a_compiled_model_has_the_layout_of_the_plain_one() -> None:
     """Also where a part of it is compiled: peers of either kind gossip with each other."""
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
@@ -134,3 +145,68 @@ def test_a_flat_model_writes_and_reads_back_whatever_the_module_holds_it_in() ->
     flat.at.zero_()
     assert torch.equal(flat.read(), numbers)
     assert flat.read_statistics().tolist() == numbers[-6:].tolist()
+
+
+class _Expanded(nn.Module):
+    """Buffers whose numbers are one number in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("scale", torch.ones(1).expand(3))
+        self.register_buffer("places", torch.arange(2).expand(3, 2))
+
+
+def test_expanded_buffers_are_buffers_like_others() -> None:
+    """torch copies nothing to a tensor that has one memory for several numbers."""
+    module = _Expanded()
+    flat = FlatModel(module, lay_out(module), torch.device("cpu"))
+    assert flat.read().tolist() == [1.0, 1.0, 1.0, 1.0]
+    flat.at.copy_(torch.arange(4.0))
+    flat.write()
+    assert module.scale.tolist() == [1.0, 2.0, 3.0]
+    assert flat.read_kept()["places"].tolist() == [[0, 1]] * 3
+    flat.write_kept({"places": torch.arange(6).view(3, 2)})
+    assert module.places.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+class _Shifting(nn.Module):
+    """Buffers that are not in the layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.inner = nn.Module()
+        self.inner.register_buffer("cache", None)
+        self.register_buffer("count", torch.zeros(2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_kept_buffers_may_come_and_go_and_take_other_shapes_and_dtypes(compiled: bool) -> None:
+    inside = _Shifting()
+    module = torch.compile(inside, backend="eager") if compiled else inside
+    flat = FlatModel(module, lay_out(module), torch.device("cpu"))
+    start = flat.read_kept()
+    assert start["inner.cache"] is None
+    inside.inner.cache = torch.ones(3, 1)
+    inside.count = torch.full((2,), 0.5)
+    later = flat.read_kept()
+    flat.write_kept(start)
+    assert inside.inner.cache is None
+    assert (inside.count.tolist(), inside.count.dtype) == ([0, 0], torch.int64)
+    flat.write_kept(later)
+    assert inside.inner.cache.tolist() == [[1.0], [1.0], [1.0]]
+    assert inside.count.tolist() == [0.5, 0.5]
+
+
+def test_kept_values_are_copies() -> None:
+    """What one peer's forward pass does to a buffer in place must not reach what was kept."""
+    module = _Shifting()
+    flat = FlatModel(module, lay_out(module), torch.device("cpu"))
+    flat.write_kept(kept := {"inner.cache": torch.ones(1), "count": torch.ones(2, dtype=torch.int64)})
+    module.inner.cache.add_(1)
+    module.count.add_(1)
+    assert (kept["inner.cache"].tolist(), kept["count"].tolist()) == ([1.0], [1, 1])
+    read = flat.read_kept()
+    module.count.add_(1)
+    assert read["count"].tolist() == [2, 2]

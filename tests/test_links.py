@@ -18,8 +18,20 @@ import zmq
 from peer.errors import ConfigError
 from peer.network.greeting import Greeting, from_wire
 from peer.network.links import FLUSH_S, LinkEvent, Links
-from peer.network.wire import CHUNK_BYTES, Ack, Beat, Chunk, Header, Hello, Refuse, Welcome, decode, encode
-from peer.protocol.messages import Alert, Bye, Data, Done, Greeted, Heartbeat, Message, Received, Severed
+from peer.network.wire import (
+    CHUNK_BYTES,
+    Ack,
+    Beat,
+    Chunk,
+    Header,
+    Hello,
+    Refuse,
+    RoundSkipped,
+    Welcome,
+    decode,
+    encode,
+)
+from peer.protocol.messages import Alert, Bye, Data, Done, Greeted, Heartbeat, Message, Received, Severed, Skip
 
 LATE_S = 20.0
 PAYLOAD_BYTES = (5_000_000, 1000)
@@ -235,9 +247,10 @@ def test_two_greet_and_hear_each_other(room: Room) -> None:
     a, b = room.pair()
     a.links.send(B, Data(0, 1, payload(1, 1)))
     b.links.send(A, Done(7))
+    b.links.send(A, Skip(9))
     b.links.send(A, Heartbeat(8))
-    room.drive(lambda: a.messages(B) and b.messages(A) and Received(B, Heartbeat(8)) in a.events)
-    assert a.messages(B) == [Done(7)]
+    room.drive(lambda: len(a.messages(B)) == 2 and b.messages(A) and Received(B, Heartbeat(8)) in a.events)
+    assert a.messages(B) == [Done(7), Skip(9)]
     assert b.messages(A) == [Data(0, 1, payload(1, 1))]
     assert a.events.count(Greeted(B)) == b.events.count(Greeted(A)) == 1
     assert a.alerts() == b.alerts() == []
@@ -330,7 +343,7 @@ def test_an_impostor_at_the_address(room: Room) -> None:
     router = room.raw(zmq.ROUTER)
     router.bind(LOOPBACK)
     b = room.side(B, A, listen=None)
-    b.links.dial(A, router.getsockopt(zmq.LAST_ENDPOINT).decode())
+    b.links.dial(A, router.getsockopt_string(zmq.LAST_ENDPOINT))
     room.drive(lambda: router.poll(0))
     route, hello = router.recv_multipart()
     assert header_of([hello]) == Hello(1, "anna", greeting_of(B).to_wire())
@@ -348,7 +361,7 @@ def test_a_welcome_to_an_earlier_connection_is_none(room: Room) -> None:
     router.bind(LOOPBACK)
     b = room.side(B, A, listen=None)
     b.links.send(A, Done(1))
-    b.links.dial(A, router.getsockopt(zmq.LAST_ENDPOINT).decode())
+    b.links.dial(A, router.getsockopt_string(zmq.LAST_ENDPOINT))
     room.drive(lambda: router.poll(0))
     route, _ = router.recv_multipart()
     router.send_multipart([route, encode(Welcome(0, greeting_of(A).to_wire()))])
@@ -460,6 +473,7 @@ BREAKS: dict[str, list[bytes]] = {
     "an acknowledgement of what was never sent": [encode(Ack(5))],
     "a chunk of no exchange": [encode(Chunk(0, 0, 9, 0)), b"x"],
     "a chunk beyond the message": [encode(Chunk(0, 0, 1, 0)), bytes(1001)],
+    "a skip with bytes": [encode(RoundSkipped(0, 0)), b"x"],
     "another name": [encode(Hello(2, "anna", greeting_of(C).to_wire()))],
     "no greeting": [encode(Hello(2, "anna", {}))],
 }
@@ -491,6 +505,31 @@ def test_a_neighbour_that_acknowledges_nothing_is_severed_and_no_memory_grows(ro
     assert a.severed() == [Severed(B, "it acknowledges nothing of what it is sent")]
     assert a.links._links[B].outgoing.messages <= 12
     assert a.links.traffic.payload_bytes <= 12 * PAYLOAD_BYTES[1]
+
+
+def test_a_skip_counts_only_from_whom_is_trusted(room: Room) -> None:
+    """Neither from a stranger, nor before the greeting is answered, nor after the neighbour broke the protocol."""
+    a, b = room.side(A, B), room.side(B, A, listen=None)
+    stranger, router = room.raw(zmq.DEALER), room.raw(zmq.ROUTER)
+    stranger.connect(endpoint_of(a))
+    stranger.send(encode(RoundSkipped(0, 0)))
+    router.bind(LOOPBACK)
+    b.links.dial(A, router.getsockopt_string(zmq.LAST_ENDPOINT))
+    room.drive(lambda: router.poll(0))
+    route, _ = router.recv_multipart()
+    router.send_multipart([route, encode(RoundSkipped(0, 0))])  # ahead of the welcome
+    router.send_multipart([route, encode(Welcome(1, greeting_of(A).to_wire()))])
+    router.send_multipart([route, encode(RoundSkipped(0, 1))])
+    room.drive(lambda: b.messages(A))
+    router.send_multipart([route, b"garbage"])
+    router.send_multipart([route, encode(RoundSkipped(1, 2))])
+    router.send_multipart([route, encode(Refuse("just to know that it is through"))])
+    room.drive(lambda: b.severed() and b.alerts())
+    assert b.messages(A) == [Skip(1)]
+    raw = intruder(room, a)
+    raw.send(encode(RoundSkipped(0, 5)))
+    room.drive(lambda: a.messages(B))
+    assert a.messages(B) == [Skip(5)]
 
 
 def test_what_a_neighbour_says_twice_or_too_early_changes_nothing(room: Room) -> None:
@@ -529,7 +568,7 @@ def test_everything_arrives_once_though_the_connection_is_cut_again_and_again(ro
     proxy = room.proxy(endpoint_of(a))
     b.links.dial(A, proxy.endpoint)
     proxy.cut_after = [random.randrange(2000, 3_000_000) for _ in range(4)]
-    there: list[Message] = [Data(0, 0, payload(0, 1)), Done(0), Data(1, 1, payload(1, 2)), Data(1, 0, payload(0, 3))]
+    there: list[Message] = [Data(0, 0, payload(0, 1)), Skip(0), Data(1, 1, payload(1, 2)), Data(1, 0, payload(0, 3))]
     back: list[Message] = [Data(0, 1, payload(1, 4)), Data(0, 0, payload(0, 5)), Done(0), Bye(1)]
     for to_b, to_a in zip(there, back, strict=True):
         a.links.send(B, to_b)

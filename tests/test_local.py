@@ -437,6 +437,54 @@ def test_buffers_that_a_module_replaces_are_followed() -> None:
     assert (one.buffers["seen"].item(), other.buffers["seen"].item()) == (4, 2)
 
 
+def test_a_buffer_that_holds_the_last_batch_fits_every_batch() -> None:
+    """Batches of two and of three rows, an evaluation of one, and a model file, peer by peer."""
+
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.register_buffer("last", None)
+            self.register_buffer("passing", torch.zeros(0), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.passing = x.detach()[:, 0]
+            return x @ self.weight
+
+    trainer = trainer_of(Remembers(), Schedule(lr=0.0, batch_size=0))
+    assert [s.name for s in trainer.layout.segments] == ["weight"]
+    x, memories = torch.ones(1), [trainer.memory(), trainer.memory()]
+    assert trainer.tensors(x, memories[0]).keys() == {"weight"}
+    shards = [Shard(torch.tensor([[1.0], [2.0]]), torch.zeros(2)), Shard(torch.full((3, 1), 5.0), torch.zeros(3))]
+    for round in range(2):
+        for i, shard in enumerate(shards):
+            trainer.train(x, memories[i], shard, i, round)
+            trainer.evaluate(x, memories[i], (torch.zeros(1, 1), torch.zeros(1)))
+    assert [trainer.tensors(x, memory)["last"].tolist() for memory in memories] == [[1.0, 2.0], [5.0, 5.0, 5.0]]
+    assert trainer.memory().buffers["last"] is None
+
+
+def test_what_is_kept_holds_no_graph() -> None:
+    """A buffer made of what depends on parameters would keep every batch's graph alive."""
+
+    class Follows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.register_buffer("output", torch.zeros(2), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = x @ self.weight
+            self.output = y
+            return y
+
+    trainer = trainer_of(Follows(), Schedule(lr=0.0, batch_size=0))
+    memory = trainer.memory()
+    trainer.train(torch.ones(1), memory, Shard(torch.ones(2, 1), torch.zeros(2)), 0, 0)
+    assert memory.buffers["output"].tolist() == [1.0, 1.0]
+    assert not memory.buffers["output"].requires_grad
+
+
 # ---- What people bring
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from peer.errors import WireError
 from peer.network import stream
 from peer.network.stream import WINDOW, Incoming, Outgoing
-from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone
-from peer.protocol.messages import Bye, Data, Done, Heartbeat, Message
+from peer.network.wire import CHUNK_BYTES, Chunk, Goodbye, RoundDone, RoundSkipped
+from peer.protocol.messages import Bye, Data, Done, Heartbeat, Message, Skip
 
 SIZES = (11, 4, 1)
 """Of the messages of three exchanges, in bytes; a chunk has four."""
@@ -40,7 +40,7 @@ def all_items(outgoing: Outgoing) -> list[stream.Item]:
 
 def test_a_message_is_cut_and_put_together_again() -> None:
     outgoing, incoming = Outgoing(), Incoming(SIZES)
-    for message in (data(3), Done(3), Bye(4)):
+    for message in (data(3), Done(3), Skip(4), Bye(5)):
         outgoing.put(message)
     items = all_items(outgoing)
     assert [header for header, _ in items] == [
@@ -48,16 +48,17 @@ def test_a_message_is_cut_and_put_together_again() -> None:
         Chunk(1, 3, 0, 4),
         Chunk(2, 3, 0, 8),
         RoundDone(3, 3),
-        Goodbye(4, 4),
+        RoundSkipped(4, 4),
+        Goodbye(5, 5),
     ]
-    assert [incoming.take(*item) for item in items] == [None, None, data(3), Done(3), Bye(4)]
-    assert incoming.next_wanted == 5
+    assert [incoming.take(*item) for item in items] == [None, None, data(3), Done(3), Skip(4), Bye(5)]
+    assert incoming.next_wanted == 6
     assert incoming.ended
-    assert outgoing.messages == 3
-    outgoing.acknowledged(3)
-    assert (outgoing.messages, outgoing.acknowledged_until, outgoing.is_empty()) == (2, 3, False)
-    outgoing.acknowledged(5)
-    assert (outgoing.messages, outgoing.acknowledged_until, outgoing.is_empty()) == (0, 5, True)
+    assert outgoing.messages == 4
+    outgoing.acknowledged(4)
+    assert (outgoing.messages, outgoing.acknowledged_until, outgoing.is_empty()) == (2, 4, False)
+    outgoing.acknowledged(6)
+    assert (outgoing.messages, outgoing.acknowledged_until, outgoing.is_empty()) == (0, 6, True)
 
 
 def test_the_payload_is_not_copied_until_it_is_sent() -> None:
@@ -104,10 +105,13 @@ def test_what_was_seen_or_follows_a_gap_changes_nothing() -> None:
     assert incoming.take(RoundDone(1, 1), None) is None
     assert incoming.take(RoundDone(0, 0), None) == Done(0)
     assert incoming.take(RoundDone(0, 0), None) is None
+    assert incoming.take(RoundSkipped(0, 0), None) is None
+    assert incoming.take(RoundSkipped(2, 2), None) is None
     assert incoming.next_wanted == 1
+    assert incoming.take(RoundSkipped(1, 1), None) == Skip(1)
 
 
-WRONG = {
+WRONG: dict[str, list[tuple[stream.Numbered, bytes | None]]] = {
     "an exchange that there is not": [(Chunk(0, 0, 3, 0), b"1234")],
     "a beginning in the middle": [(Chunk(0, 0, 0, 4), b"1234")],
     "a hole": [(Chunk(0, 0, 0, 0), b"1234"), (Chunk(1, 0, 0, 8), b"1234")],
@@ -117,7 +121,9 @@ WRONG = {
     "more bytes than the model has": [(Chunk(0, 0, 1, 0), b"12345")],
     "far more bytes than the model has": [(Chunk(0, 0, 0, 0), b"1234"), (Chunk(1, 0, 0, 4), b"x" * CHUNK_BYTES)],
     "a goodbye in the middle of a message": [(Chunk(0, 0, 0, 0), b"1234"), (Goodbye(1, 1), None)],
+    "a skip in the middle of a message": [(Chunk(0, 0, 0, 0), b"1234"), (RoundSkipped(1, 0), None)],
     "something after the goodbye": [(Goodbye(0, 1), None), (RoundDone(1, 1), None)],
+    "a skip after the goodbye": [(Goodbye(0, 1), None), (RoundSkipped(1, 1), None)],
 }
 
 
@@ -126,13 +132,16 @@ def test_a_wrong_item(name: str) -> None:
     incoming = Incoming(SIZES)
     *before, (header, body) = WRONG[name]
     for right, bytes_of_it in before:
-        incoming.take(right, None if bytes_of_it is None else memoryview(bytes_of_it))  # type: ignore[arg-type]
+        incoming.take(right, None if bytes_of_it is None else memoryview(bytes_of_it))
     with pytest.raises(WireError):
-        incoming.take(header, None if body is None else memoryview(body))  # type: ignore[arg-type]
+        incoming.take(header, None if body is None else memoryview(body))
 
 
 messages = st.lists(
-    st.builds(data, st.integers(0, 2**62), st.integers(0, 2)) | st.builds(Done, st.integers(0, 9)), max_size=12
+    st.builds(data, st.integers(0, 2**62), st.integers(0, 2))
+    | st.builds(Done, st.integers(0, 9))
+    | st.builds(Skip, st.integers(0, 9)),
+    max_size=12,
 )
 
 

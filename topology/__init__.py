@@ -1,11 +1,12 @@
 """Who hears whom, and with what weight, in which round. Imports nothing of ours."""
 
 from topology.distance import METRICS, components, connecting_threshold, diameter, is_connected, neighbours
-from topology.given import given
+from topology.given import Rounds, given
 from topology.graphs import DEFAULT_PEERS, FAMILIES, build
 from topology.mixing_speed import connected_share, contraction, measured_rounds_to_consensus
 from topology.mobile import Mobile
 from topology.net import Net, TopologyError
+from topology.overview import Overview, Remembered, overview
 from topology.schedule import SCHEDULES, Cycle, Drawn, Schedule, graph_of, schedule, union_graph
 from topology.spectrum import lambda_min, rounds_to_consensus, slem, spectral_gap
 from topology.weights import RULES, Stochasticity, canonical, mixing_matrix, stochasticity
@@ -20,6 +21,9 @@ __all__ = [
     "Drawn",
     "Mobile",
     "Net",
+    "Overview",
+    "Remembered",
+    "Rounds",
     "Schedule",
     "Stochasticity",
     "TopologyError",
@@ -37,6 +41,7 @@ __all__ = [
     "measured_rounds_to_consensus",
     "mixing_matrix",
     "neighbours",
+    "overview",
     "rounds_to_consensus",
     "schedule",
     "slem",

@@ -361,7 +361,7 @@ def _mixing(matrix: sparse.coo_array, directed: bool) -> Read:
     if not np.isfinite(W.data).all():
         row = int(np.searchsorted(W.indptr, np.flatnonzero(~np.isfinite(W.data))[0], side="right")) - 1
         raise TopologyError("family", f"row {row} of W holds a number that is not finite")
-    W = _summing_to_one(W)
+    W = summing_to_one(W)
     receivers, senders = W.nonzero()
     apart = receivers != senders
     pattern = sparse.csr_array((np.ones(apart.sum()), (senders[apart], receivers[apart])), shape=W.shape)
@@ -370,7 +370,7 @@ def _mixing(matrix: sparse.coo_array, directed: bool) -> Read:
     return Read(nx.from_scipy_sparse_array(pattern, create_using=kind), matrix=W)
 
 
-def _summing_to_one(W: sparse.csr_array) -> sparse.csr_array:
+def summing_to_one(W: sparse.csr_array) -> sparse.csr_array:
     """Return W with what rounding took from the sums given back to the diagonal, so that nothing drifts."""
     missing = 1.0 - W.sum(axis=1)
     if abs(missing).max() > SUM_TOLERANCE:

@@ -137,7 +137,9 @@ class Mobile:
         one, other = candidates.astype(np.int64).T  # one < other
         pairs = one * self._peers + other
         apart = _lengths(places[one] - places[other])
-        return np.sort(pairs[(apart <= self._near) | ((apart <= self._far) & np.isin(pairs, before))])
+        return np.sort(
+            pairs[(apart <= self._near) | ((apart <= self._far) & np.isin(pairs, before, assume_unique=True))]
+        )
 
 
 def _lengths(vectors: _Floats) -> _Floats:

@@ -5,10 +5,11 @@ Tang et al. 2018, "D2: Decentralized Training over Decentralized Data", algorith
     x_1     = W (x_0 - lr g_0)
     x_(t+1) = W (2 x_t - x_(t-1) - lr g_t + lr g_(t-1))
 
-W must be symmetric and doubly stochastic, the same in every round, with its smallest eigenvalue above -1/3: below it
-the iteration has a root outside the unit circle and diverges, however small lr is. At -1/3 exactly, the ring of even
-length, it still converges where the losses are curved. The difference of two steps vanishes at the optimum only if
-both are plain ones of the same size: several local steps, momentum and learning rates that change are refused.
+W must be symmetric and doubly stochastic, the same in every round, with its smallest eigenvalue not below -1/3. In a
+mode of W with eigenvalue l, where lr times the curvature of the losses is c, the iteration is stable if and only if
+l > -1 / (3 - 2 c): below -1/3 it diverges once lr is small. At -1/3 exactly, the ring of even length, it converges
+where the losses are curved. The difference of two steps vanishes at the optimum only if both are plain ones of the
+same size: several local steps, momentum and learning rates that change are refused.
 """
 
 from dataclasses import dataclass

@@ -60,7 +60,7 @@ class CombineThenAdapt:
     absent: Literal["keep_own"] = "keep_own"
     exchanges: int = 1
     scope: Literal["peer"] = "peer"
-    extrapolates: bool = False
+    extrapolates: bool = True  # what was found at x is added to another point, W x
 
     def init(self, x: Tensor) -> State:
         return {"x": x, "delta": torch.zeros_like(x)}

@@ -1,8 +1,8 @@
 """Which part of the parameters an algorithm gets to see: wrappers that are algorithms themselves.
 
 `Shared` gossips some of the numbers and leaves the rest to the peer: x <- (gossiped, x + delta). `Apart` keeps running
-statistics, such as batch-norm variances, out of an algorithm that extrapolates; they are averaged as they are,
-s <- W (s + delta), with the messages of its last exchange.
+statistics, such as batch-norm variances, out of an algorithm that may leave the range of what the peers hold; they are
+averaged as they are, s <- W (s + delta), with the messages of its last exchange.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,11 @@ from peer.algorithms.algorithm import Algorithm, Edges, Heard, Message, State
 Span = tuple[int, int]
 """Columns from the first up to, and without, the second."""
 
-_PERSONAL = "personal"
-_STATISTICS = "statistics"
+# Names in states and messages, beside those of the algorithm inside.
+_PERSONAL = "shared.personal"
+_STATISTICS = "apart.statistics"
+_WEIGHT = "apart.weight"
+_APART = (_STATISTICS, _WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class _Wrapper:
         return self.inner.extrapolates
 
     def parameters_in(self, message: Message, k: int) -> Tensor | None:
-        return self.inner.parameters_in(_without(message, _STATISTICS), k)
+        return self.inner.parameters_in(_without(message, *_APART), k)
 
 
 @dataclass(frozen=True)
@@ -95,34 +98,52 @@ class Shared(_Wrapper):
 
 @dataclass(frozen=True)
 class Apart(_Wrapper):
-    """Hands the first `parameters` columns to the algorithm and averages those behind them."""
+    """Hands the first `parameters` columns to the algorithm and averages those behind them.
+
+    Where only the columns of the mixing matrix P sum to 1, they are averaged with push-sum weights w of their own,
+    s <- P (w (s + delta)) / P w: a mean of what the peers hold, whatever the weights.
+    """
 
     parameters: int
 
     def init(self, x: Tensor) -> State:
-        return self.inner.init(x[..., : self.parameters]) | {_STATISTICS: x[..., self.parameters :]}
+        statistics = x[..., self.parameters :]
+        weight = {_WEIGHT: torch.ones_like(statistics[..., :1])} if self._pushes else {}
+        return self.inner.init(x[..., : self.parameters]) | {_STATISTICS: statistics} | weight
 
     def at(self, state: State) -> Tensor:
-        return torch.cat([self.inner.at(_without(state, _STATISTICS)), state[_STATISTICS]], dim=-1)
+        return torch.cat([self.inner.at(_without(state, *_APART)), state[_STATISTICS]], dim=-1)
 
     def learned(self, state: State, delta: Tensor, lr: float) -> State:
-        inner = self.inner.learned(_without(state, _STATISTICS), delta[..., : self.parameters], lr)
-        return inner | {_STATISTICS: state[_STATISTICS] + delta[..., self.parameters :]}
+        inner = self.inner.learned(_without(state, *_APART), delta[..., : self.parameters], lr)
+        return inner | _only(state, *_APART) | {_STATISTICS: state[_STATISTICS] + delta[..., self.parameters :]}
 
     def message(self, state: State, k: int, noise: Tensor | None) -> tuple[State, Message]:
-        inner, message = self.inner.message(_without(state, _STATISTICS), k, noise)
-        statistics = state[_STATISTICS]
-        if k + 1 == self.exchanges:
-            message = message | {_STATISTICS: statistics}
-        return inner | {_STATISTICS: statistics}, message
+        inner, message = self.inner.message(_without(state, *_APART), k, noise)
+        apart = _only(state, *_APART)
+        if self._is_last(k) or not self.parameters:  # without parameters the message would be empty
+            weighed = state[_STATISTICS] * state[_WEIGHT] if self._pushes else state[_STATISTICS]
+            message = message | apart | {_STATISTICS: weighed}
+        return inner | apart, message
 
     def update(self, state: State, k: int, heard: Heard) -> State:
-        inner = self.inner.update(_without(state, _STATISTICS), k, _Inner(heard))
-        is_last = k + 1 == self.exchanges
-        return inner | {_STATISTICS: heard.sum()[_STATISTICS] if is_last else state[_STATISTICS]}
+        inner = self.inner.update(_without(state, *_APART), k, _Inner(heard))
+        if not self._is_last(k):
+            return inner | _only(state, *_APART)
+        apart = _only(heard.sum(), *_APART)
+        if self._pushes:
+            apart[_STATISTICS] = apart[_STATISTICS] / apart[_WEIGHT]
+        return inner | apart
 
     def params(self, state: State) -> Tensor:
-        return torch.cat([self.inner.params(_without(state, _STATISTICS)), state[_STATISTICS]], dim=-1)
+        return torch.cat([self.inner.params(_without(state, *_APART)), state[_STATISTICS]], dim=-1)
+
+    @property
+    def _pushes(self) -> bool:
+        return self.stochastic == "column"
+
+    def _is_last(self, k: int) -> bool:
+        return k + 1 == self.exchanges
 
 
 @dataclass(frozen=True)
@@ -132,11 +153,11 @@ class _Inner:
     heard: Heard
 
     def sum(self) -> Message:
-        return _without(self.heard.sum(), _STATISTICS)
+        return _without(self.heard.sum(), *_APART)
 
     def edges(self) -> Edges:
         e = self.heard.edges()
-        return Edges(e.receivers, e.weights, _without(e.own, _STATISTICS), _without(e.theirs, _STATISTICS))
+        return Edges(e.receivers, e.weights, _without(e.own, *_APART), _without(e.theirs, *_APART))
 
 
 def within(algorithm: Algorithm, spans: Sequence[Span] | None, parameters: int, size: int) -> Algorithm:
@@ -146,7 +167,8 @@ def within(algorithm: Algorithm, spans: Sequence[Span] | None, parameters: int, 
     """
     shared = [(0, size)] if spans is None else spans
     trained = sum(min(b, parameters) - a for a, b in shared if a < parameters)
-    if algorithm.extrapolates and trained < sum(b - a for a, b in shared):
+    plain = not algorithm.extrapolates and algorithm.stochastic != "column"  # push-sum divides what was learned by w
+    if not plain and trained < sum(b - a for a, b in shared):
         algorithm = Apart(algorithm, trained)
     return algorithm if spans is None else Shared(algorithm, tuple(spans), size)
 
@@ -155,5 +177,9 @@ def _columns(x: Tensor, spans: Sequence[Span]) -> Tensor:
     return torch.cat([x[..., a:b] for a, b in spans], dim=-1) if spans else x[..., :0]
 
 
-def _without(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    return {key: tensor for key, tensor in tensors.items() if key != name}
+def _only(tensors: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name in names}
+
+
+def _without(tensors: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name not in names}

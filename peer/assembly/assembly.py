@@ -11,8 +11,8 @@ from scipy.sparse import csr_array, eye_array
 
 import topology
 from peer.algorithms.algorithm import Algorithm
-from peer.assembly.choice import algorithm_of, fitted, shared_spans
-from peer.assembly.demands import check_demands, mixes_without_topology
+from peer.assembly.choice import algorithm_of, check_fitted, fitted, mixes_without_topology, shared_spans
+from peer.assembly.demands import check_demands
 from peer.assembly.ground import Ground, ground_of
 from peer.experiment import Experiment
 from peer.protocol.messages import Neighbourhood, PeerId
@@ -187,5 +187,5 @@ def prepare_task(assembly: Assembly, only: PeerId | None = None) -> Task:
         folder=e.folder,
     )
     task = prepare(wish, only)
-    shared_spans(e, task.layout)  # refuses patterns that match nothing
+    check_fitted(assembly.algorithm, e, task.layout)
     return task

@@ -6,11 +6,12 @@ from fnmatch import fnmatchcase
 from peer.algorithms import d2, diloco, dpsgd, gradient_tracking, push_sum
 from peer.algorithms.algorithm import Algorithm
 from peer.algorithms.parts import Span, within
+from peer.assembly.rehearsal import Guarded, check_settings, rehearse
 from peer.errors import ConfigError
 from peer.experiment import Experiment
 from peer.experiment.choices import is_factory
 from peer.task.factory import call_factory, load_factory
-from peer.task.layout import Layout
+from peer.task.layout import Layout, Segment
 
 NEEDED = (
     *("stochastic", "absent", "exchanges", "scope", "extrapolates", "init", "at", "learned", "message", "update"),
@@ -40,23 +41,47 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     return _given(experiment)
 
 
+def mixes_without_topology(experiment: Experiment) -> bool:
+    """Whether nobody gossips, or everybody with everybody, whatever the topology."""
+    a = experiment.algorithm
+    return a.name in ("local", "exact") or (a.name == "diloco" and a.among != "neighbours")
+
+
 def fitted(algorithm: Algorithm, experiment: Experiment, layout: Layout) -> Algorithm:
     """Return the algorithm for flat parameters in this layout. Raises ConfigError for patterns that match nothing."""
     return within(algorithm, shared_spans(experiment, layout), layout.trainable, layout.size)
 
 
+def check_fitted(algorithm: Algorithm, experiment: Experiment, layout: Layout) -> None:
+    """Refuse patterns of parameters that match nothing, and a user's algorithm that does not work on such parameters.
+
+    Raises ConfigError.
+    """
+    shared_spans(experiment, layout)
+    if isinstance(algorithm, Guarded):
+        looks = experiment.topology.metric == "model"
+        rehearse(algorithm, layout.size, layout.dtype, experiment.task.lr, says_parameters=looks)
+
+
 def shared_spans(experiment: Experiment, layout: Layout) -> tuple[Span, ...] | None:
-    """Return the columns of the flat parameters that are gossiped, None for all of them."""
+    """Return the columns of the flat parameters that are gossiped, None for all of them.
+
+    A tensor with several names is gossiped where one of them matches.
+    """
     patterns = experiment.algorithm.share
-    names = [segment.name for segment in layout.segments]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(_matches(segment, pattern) for segment in layout.segments):
+            names = [segment.name for segment in layout.segments]
             shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             raise ConfigError("algorithm.share", f'"{pattern}" matches nothing; the model has {shown}')
-    chosen = [s for s in layout.segments if any(fnmatchcase(s.name, pattern) for pattern in patterns)]
-    if len(chosen) == len(names):
+    chosen = [s for s in layout.segments if any(_matches(s, pattern) for pattern in patterns)]
+    if len(chosen) == len(layout.segments):
         return None
     return _joined([(s.offset, s.offset + s.size) for s in chosen])
+
+
+def _matches(segment: Segment, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (segment.name, *segment.others))
 
 
 def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -89,4 +114,6 @@ def _given(experiment: Experiment) -> Algorithm:
             key,
             f"{spec} returned a {type(made).__name__} without {', '.join(missing)}; see peer.algorithms.algorithm",
         )
-    return made  # type: ignore[return-value]
+    algorithm: Algorithm = made  # type: ignore[assignment]
+    check_settings(algorithm, spec)
+    return Guarded(algorithm, spec)

@@ -1,10 +1,13 @@
 """What an algorithm demands of W: refused where its proof breaks, warned of where only its limit moves."""
 
+from typing import NamedTuple
+
 import topology
 from peer.algorithms.algorithm import Algorithm
 from peer.algorithms.d2 import LAMBDA_MIN
+from peer.assembly.choice import mixes_without_topology
 from peer.assembly.ground import Ground
-from peer.errors import ConfigError
+from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment
 
 ROUNDS_CHECKED = 16
@@ -13,110 +16,146 @@ ROUNDS_CHECKED = 16
 _ROUNDING = 1e-9
 
 
+class _Misfit(NamedTuple):
+    """Why a W does not do for an algorithm, and what to choose instead."""
+
+    key: str
+    why: str
+    mend: str
+
+
 def check_demands(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> None:
     """Refuse a mixing matrix with which the algorithm does not do what it is for. Raises ConfigError with the mend."""
-    name, t = experiment.algorithm.name, experiment.topology
-    if t.metric == "model":
-        _check_sends_parameters(name, algorithm)
-    if mixes_without_topology(experiment):
-        return
-    if t.weights == "push" and algorithm.stochastic != "column":
-        raise ConfigError(
-            "topology.weights",
-            f"push makes the columns of W sum to 1, which {name} cannot mix by; it belongs to push_sum. "
-            'Choose algorithm.name = "push_sum", or leave topology.weights out',
-        )
-    kinds = stochasticities(ground)
-    if algorithm.stochastic == "column":
-        _check_columns(name, kinds)
-    elif kinds & {"column", "none"}:
-        raise ConfigError(
-            "topology.family",
-            "the columns of W sum to 1 and its rows do not, and "
-            f"{'D-PSGD' if name == 'dpsgd' else name} mixes by rows: W[i, j] is the weight that i gives to what it "
-            "hears from j; transpose the file if it was meant the other way round",
-        )
-    elif algorithm.stochastic == "doubly" and "row" in kinds and name != "dpsgd":
-        raise ConfigError(
-            "topology.weights",
-            f"{name} needs rows and columns of W that sum to 1, and here the columns do not: it would go astray. "
-            f"{_mend(ground)}",
-        )
-    if name == "d2" and not experiment.algorithm.allow_unstable:
-        _check_d2(ground)
-
-
-def mixes_without_topology(experiment: Experiment) -> bool:
-    """Whether nobody gossips, or everybody with everybody, whatever the topology."""
-    a = experiment.algorithm
-    return a.name in ("local", "exact") or (a.name == "diloco" and a.among != "neighbours")
-
-
-def stochasticities(ground: Ground) -> set[topology.Stochasticity]:
-    """Return which sums of W are 1 in the rounds of a period, or in the first ones."""
-    rounds = ground.rounds_seen if ground.period is not None else range(ROUNDS_CHECKED)
-    return {topology.stochasticity(ground.matrix(round)) for round in rounds}
+    misfit = _misfit(experiment, algorithm, ground)
+    if misfit is not None:
+        raise ConfigError(misfit.key, f"{misfit.why}; {misfit.mend}")
 
 
 def limit_warnings(experiment: Experiment, ground: Ground) -> list[str]:
     """Return what works, but not as one might think."""
     warnings = []
-    if experiment.algorithm.name == "dpsgd" and "row" in stochasticities(ground):
+    if experiment.algorithm.name == "dpsgd" and "row" in _kinds(experiment, ground):
         warnings.append(
             "the rows of the mixing matrix sum to 1 and its columns do not: D-PSGD then tends to a weighted mean of "
-            f"the peers instead of their mean; {_mend(ground)[0].lower()}{_mend(ground)[1:]}"
+            f"the peers instead of their mean; {_mend_of_rows(experiment, ground)}"
         )
-    if experiment.algorithm.allow_unstable and experiment.algorithm.name == "d2":
-        try:
-            _check_d2(ground)
-        except ConfigError as error:
-            warnings.append(f"allowed as unstable: {error.problem}")
+    unstable = _d2_misfit(experiment, ground) if experiment.algorithm.allow_unstable else None
+    if unstable is not None:
+        warnings.append(f"{unstable.why}; it runs since algorithm.allow_unstable = true")
     return warnings
 
 
-def _mend(ground: Ground) -> str:
-    if ground.graph.is_directed():
-        return 'On a directed graph algorithm.name = "push_sum" gives the mean'
-    return 'On an undirected graph topology.weights = "metropolis" gives the mean'
+def stochasticities(ground: Ground) -> set[topology.Stochasticity]:
+    """Return which sums of W are 1 in the rounds of a period, or in the first ones. Raises ConfigError."""
+    rounds = ground.rounds_seen if ground.period is not None else range(ROUNDS_CHECKED)
+    try:
+        return {topology.stochasticity(ground.matrix(round)) for round in rounds}
+    except TrainingError as error:  # a round of the user's own; nothing runs yet
+        raise ConfigError("", str(error), error.details) from error
 
 
-def _check_columns(name: str, kinds: set[topology.Stochasticity]) -> None:
-    if kinds <= {"column", "doubly"}:
-        return
-    raise ConfigError(
+# ---- What does not do
+
+
+def _misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Misfit | None:
+    t, name = experiment.topology, experiment.algorithm.name
+    if t.metric == "model" and not _says_parameters(experiment, algorithm):
+        return _Misfit(
+            "topology.metric",
+            f'"model" looks at the parameters that neighbours send, round by round, and {name} does not work so',
+            'it goes with dpsgd, with gradient_tracking in the order "diging", and with diloco among neighbours',
+        )
+    if mixes_without_topology(experiment):
+        return None
+    if t.weights == "push" and algorithm.stochastic != "column":
+        return _Misfit(
+            "topology.weights",
+            f"push makes the columns of W sum to 1, and {name} mixes by rows",
+            'choose algorithm.name = "push_sum", or leave topology.weights out',
+        )
+    kinds = _kinds(experiment, ground)
+    if algorithm.stochastic == "column":
+        return None if kinds <= {"column", "doubly"} else _without_columns(experiment, ground)
+    if kinds & {"column", "none"}:
+        return _Misfit(
+            "topology.family",
+            f"the columns of W sum to 1 and its rows do not, and {name} mixes by rows: W[i, j] is the weight that i "
+            "gives to what it hears from j",
+            'choose algorithm.name = "push_sum", or transpose W if it was meant the other way round',
+        )
+    if algorithm.stochastic == "doubly" and "row" in kinds and name != "dpsgd":
+        return _Misfit(
+            "topology.weights",
+            f"{name} needs rows and columns of W that sum to 1, and here the columns do not: it would not come to the "
+            "optimum of all shards together",
+            _mend_of_rows(experiment, ground),
+        )
+    return None if experiment.algorithm.allow_unstable else _d2_misfit(experiment, ground)
+
+
+def _kinds(experiment: Experiment, ground: Ground) -> set[topology.Stochasticity]:
+    """Return which sums of W are 1. By round trips nobody knows yet who will hear how many."""
+    t = experiment.topology
+    irregular: set[topology.Stochasticity] = {"row"} if t.metric == "rtt" and t.weights == "uniform" else set()
+    return stochasticities(ground) | irregular
+
+
+def _says_parameters(experiment: Experiment, algorithm: Algorithm) -> bool:
+    if mixes_without_topology(experiment) or experiment.algorithm.name == "d2":  # d2 sends where x would go next
+        return False
+    return algorithm.exchanges == 1 and algorithm.absent == "keep_own"
+
+
+def _without_columns(experiment: Experiment, ground: Ground) -> _Misfit:
+    pushes = experiment.topology.metric not in ("rtt", "model")
+    rules = [*([] if ground.schedule.directed else ['"metropolis"']), *(['"push"'] if pushes else [])]
+    return _Misfit(
         "topology.weights",
-        f"{name} needs columns of W that sum to 1, and here they do not: mass would be lost; choose "
-        'topology.weights = "push"',
+        f"{experiment.algorithm.name} needs columns of W that sum to 1, and here they do not: a share of what is sent "
+        "would be lost, or counted twice",
+        f"choose topology.weights = {' or '.join(rules)}",
     )
 
 
-def _check_d2(ground: Ground) -> None:
-    allow = "or set algorithm.allow_unstable = true"
+def _mend_of_rows(experiment: Experiment, ground: Ground) -> str:
+    """Say what to choose where rows sum to 1 and columns do not."""
+    t = experiment.topology
+    if not ground.schedule.directed:
+        return 'choose topology.weights = "metropolis"'
+    if t.variant == "local":
+        return 'choose topology.variant = "oracle", or algorithm.name = "push_sum"'
+    pushing = "" if ground.rule == "uniform" and t.weights == "auto" else ' with topology.weights = "push"'
+    return f'for directed graphs there is algorithm.name = "push_sum"{pushing}'
+
+
+def _d2_misfit(experiment: Experiment, ground: Ground) -> _Misfit | None:
+    if experiment.algorithm.name != "d2":
+        return None
+    t, allow = experiment.topology, "or set algorithm.allow_unstable = true"
     if ground.period != 1:
-        raise ConfigError(
+        return _Misfit(
             "topology.family",
-            "d2 looks back one round, and its proof holds for the same W in every round only; choose a topology that "
-            f'stays, algorithm.name = "gradient_tracking", which W may change under, {allow}',
+            "d2 looks back one round, and its proof holds for the same W in every round only",
+            f'choose a topology that stays, algorithm.name = "gradient_tracking", {allow}',
         )
     smallest = topology.lambda_min(ground.matrix(0))
     if smallest is None:
-        raise ConfigError(
+        return _Misfit(
             "topology.family",
-            f'd2 needs a symmetric W, and on a directed graph it is not; choose "gradient_tracking", {allow}',
+            "d2 needs a symmetric W, and this one is not",
+            f'choose an undirected graph, algorithm.name = "gradient_tracking", {allow}',
+        )
+    if t.metric == "rtt" and t.weights != "lazy":
+        return _Misfit(
+            "topology.weights",
+            "d2 diverges where the smallest eigenvalue of W is below -1/3, and W is known only when round trips have "
+            "been measured",
+            f'choose topology.weights = "lazy", which has none below 0, {allow}',
         )
     if smallest < LAMBDA_MIN - _ROUNDING:
-        raise ConfigError(
+        return _Misfit(
             "topology.weights",
-            f"d2 diverges where the smallest eigenvalue of W is below -1/3, and here it is {smallest:.6g}; choose "
-            f'topology.weights = "lazy", which has none below 0, {allow}',
+            f"d2 diverges where the smallest eigenvalue of W is below -1/3, and here it is {smallest:.6g}",
+            f'choose topology.weights = "lazy", which has none below 0, {allow}',
         )
-
-
-def _check_sends_parameters(name: str, algorithm: Algorithm) -> None:
-    if algorithm.exchanges == 1 and algorithm.absent == "keep_own" and name not in ("d2", "local", "exact"):
-        return
-    raise ConfigError(
-        "topology.metric",
-        f'"model" looks at the parameters that neighbours send, round by round, and {name} does not work so; '
-        'it goes with dpsgd, with gradient_tracking in the order "diging", and with diloco among neighbours',
-    )
+    return None

@@ -1,7 +1,8 @@
 """From the [topology] table to the ground that the peers stand on: who they are, and who hears whom in each round."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import networkx as nx
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 import topology
+from peer.assembly.choice import mixes_without_topology
 from peer.assembly.latency import latencies_of
-from peer.errors import ConfigError
+from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment, disagreement
 from peer.experiment.choices import is_factory
-from peer.task.factory import call_factory, load_factory
+from peer.experiment.values import check_peer_name
+from peer.task.factory import call_factory, load_factory, own_traceback
 
 LOOKED_AT_ROUNDS = 200
 """How many rounds of a schedule without a period are looked at, where somebody wants to know what it is like."""
@@ -24,17 +27,19 @@ LOOKED_AT_ROUNDS = 200
 class Ground:
     """Peers in node order, and the mixing matrix of each round.
 
-    `graph` holds who ever hears whom: the topology within the threshold, or the union over a schedule's period, over
-    its first rounds where it has none. `own_weights` says whether W came with the topology. `is_measured`: these are
-    candidates, and daemons find out by measuring who of them is near.
+    `fixed` is who hears whom where that stays: the topology within the threshold. `rule` is what W was made by: one of
+    topology.RULES, or "own" or "file" where it came with the topology. `is_measured`: these are candidates, and daemons
+    find out by measuring who of them is near. `rounds` are those of the experiment where the schedule knows no others:
+    that of a user's own function.
     """
 
     names: tuple[str, ...]
     schedule: topology.Schedule
-    graph: nx.Graph
+    fixed: nx.Graph | None
+    rule: str
     positions: NDArray[np.float64] | None = None
-    own_weights: bool = False
     is_measured: bool = False
+    rounds: int | None = None
 
     @property
     def period(self) -> int | None:
@@ -42,9 +47,14 @@ class Ground:
         return self.schedule.period
 
     @cached_property
+    def graph(self) -> nx.Graph:
+        """Who ever hears whom: over a schedule's period, over its first rounds where it has none."""
+        return topology.union_graph(self.schedule, len(self.rounds_seen)) if self.fixed is None else self.fixed
+
+    @cached_property
     def rounds_seen(self) -> range:
         """The rounds by which the topology is judged: its period, or the first of those without one."""
-        return range(self.period or LOOKED_AT_ROUNDS)
+        return range(self.period or min(LOOKED_AT_ROUNDS, self.rounds or LOOKED_AT_ROUNDS))
 
     def matrix(self, round: int) -> csr_array:
         """Return W of a round, (n, n) in float64."""
@@ -63,7 +73,8 @@ def ground_of(experiment: Experiment, *, measures: bool = False) -> Ground:
             return _given(experiment, measures)
         return _static(experiment, _net(experiment), measures)
     except topology.TopologyError as error:
-        raise ConfigError(f"topology.{error.key}" if error.key else "topology", error.problem) from error
+        key = f"topology.{error.key}" if error.key else "topology"
+        raise ConfigError(key, error.problem, _details(error)) from error
 
 
 # ---- The three kinds
@@ -72,26 +83,30 @@ def ground_of(experiment: Experiment, *, measures: bool = False) -> Ground:
 def _static(experiment: Experiment, net: topology.Net, measures: bool) -> Ground:
     t = experiment.topology
     names = _names(experiment, net.names, net.named)
+    net = replace(net, positions=_places(experiment, names, net))
     is_measured = measures and t.metric == "rtt"
     graph = _within_earshot(experiment, net, names, is_measured)
     if not _may_fall_apart(experiment) and not topology.is_connected(graph):
         raise _apart(experiment, net, graph, names)
-    own = net.matrix if t.metric == "hops" and t.threshold == 1 else None  # it stands while the neighbours are its own
-    weights = topology.mixing_matrix(graph, _rule(experiment, graph, own), family=net.family, matrix=own)
-    is_own = own is not None and t.weights == "auto"
-    return Ground(names, topology.Cycle((weights,)), graph, net.positions, is_own, is_measured)
+    if t.weights == "auto" and t.metric == "hops" and t.threshold == 1 and net.matrix is not None:
+        rule = "file" if t.family.startswith("file:") else "own"  # it stands while the neighbours are its own
+        weights = topology.mixing_matrix(graph, matrix=net.matrix)
+    else:
+        rule = _rule(experiment, graph.is_directed())
+        weights = topology.mixing_matrix(graph, rule, family=net.family)
+    return Ground(names, topology.Cycle((weights,)), graph, rule, net.positions, is_measured)
 
 
 def _time_varying(experiment: Experiment) -> Ground:
     t = experiment.topology
-    count = _stated_count(experiment) or topology.DEFAULT_PEERS
     _check_count(experiment, experiment.stated_counts())
-    among = _among(experiment, count)
-    needs_push = t.weights == "auto" and t.variant == "local" and experiment.algorithm.name == "push_sum"
+    among, stated = _among(experiment), _stated_count(experiment)
+    count = stated or (len(among) if among is not None else topology.DEFAULT_PEERS)
+    rule = _schedule_rule(experiment)
     schedule = topology.schedule(
         t.family,
         count,
-        weights="push" if needs_push else t.weights,
+        weights="auto" if rule == "own" else rule,
         threshold=t.threshold,
         k=t.k,
         fanout=t.fanout,
@@ -101,13 +116,13 @@ def _time_varying(experiment: Experiment) -> Ground:
         speed=t.speed,
         margin=t.margin,
         seed=experiment.seed if t.seed is None else t.seed,
-        positions=_stated_positions(experiment),
+        positions=_stated_positions(experiment) if t.family == "mobile" else None,
     )
     names = _names(experiment, tuple(f"peer-{i}" for i in range(count)), named=False)
-    ground = _scheduled(experiment, names, schedule)
     if among is not None and not _may_fall_apart(experiment) and not topology.is_connected(among):
-        raise _schedule_apart(names, among, "topology.among")
-    return ground
+        raise _never_meet(names, among, "topology.among")
+    positions = schedule.positions(0) if isinstance(schedule, topology.Mobile) else None
+    return Ground(names, schedule, None, rule, positions)
 
 
 def _given(experiment: Experiment, measures: bool) -> Ground:
@@ -115,28 +130,72 @@ def _given(experiment: Experiment, measures: bool) -> Ground:
     t = experiment.topology
     counts = experiment.stated_counts()
     factory = load_factory(t.family, "topology.family", experiment.folder)
+    _check_arguments(factory, experiment)
     offered = {
         "peers": _stated_count(experiment) or topology.DEFAULT_PEERS,
         "seed": experiment.seed if t.seed is None else t.seed,
         "rounds": experiment.rounds,
         **(t.args or {}),
     }
-    made = topology.given(call_factory(factory, t.family, "topology.family", **offered), t.family, t.weights)
+    made = topology.given(
+        call_factory(factory, t.family, "topology.family", **offered),
+        t.family,
+        t.weights,
+        pushes=experiment.algorithm.name == "push_sum",
+        rounds=experiment.rounds,
+    )
     if isinstance(made, topology.Net):
         _check_count(experiment, counts | {t.family: len(made.names)})
         return _static(experiment, made, measures)
-    _check_count(experiment, counts | {t.family: made.peers})
+    _check_count(experiment, counts | {t.family: made.schedule.peers})
+    return _in_rounds(experiment, made)
+
+
+def _in_rounds(experiment: Experiment, made: topology.Rounds) -> Ground:
+    """What a user's own list, or function of the round, comes to."""
+    t, schedule = experiment.topology, made.schedule
     if t.metric != "hops" or t.threshold != 1:
-        raise topology.TopologyError("metric", f"{t.family} says itself who hears whom in which round; leave it out")
-    return _scheduled(experiment, _names(experiment, tuple(f"peer-{i}" for i in range(made.peers)), False), made)
+        key = "metric" if t.metric != "hops" else "threshold"
+        raise topology.TopologyError(key, f"{t.family} says itself who hears whom in which round; leave it out")
+    default = tuple(f"peer-{i}" for i in range(schedule.peers))
+    names = _names(experiment, made.names or default, made.names is not None)
+    rule = "own" if made.brings_weights and t.weights == "auto" else _rule(experiment, schedule.directed)
+    if schedule.period is None:
+        return Ground(names, _Reported(schedule), None, rule, rounds=experiment.rounds or None)
+    ground = Ground(names, schedule, None, rule)
+    if not _may_fall_apart(experiment) and not topology.is_connected(ground.graph):
+        raise _never_meet(names, ground.graph, "topology.family")
+    return ground
 
 
-def _scheduled(experiment: Experiment, names: tuple[str, ...], schedule: topology.Schedule) -> Ground:
-    graph = topology.union_graph(schedule, LOOKED_AT_ROUNDS)
-    if schedule.period is not None and not _may_fall_apart(experiment) and not topology.is_connected(graph):
-        raise _schedule_apart(names, graph, "topology.family")
-    positions = schedule.positions(0) if isinstance(schedule, topology.Mobile) else None
-    return Ground(names, schedule, graph, positions, experiment.topology.weights == "auto")
+@dataclass(frozen=True, eq=False)
+class _Reported:
+    """The schedule of a user's function: what is wrong in a round that comes up later ends the run in words."""
+
+    schedule: topology.Schedule
+
+    @property
+    def peers(self) -> int:
+        return self.schedule.peers
+
+    @property
+    def period(self) -> int | None:
+        return self.schedule.period
+
+    @property
+    def directed(self) -> bool:
+        return self.schedule.directed
+
+    def matrix(self, round: int) -> csr_array:
+        try:
+            return self.schedule.matrix(round)
+        except topology.TopologyError as error:
+            raise TrainingError(f"topology.{error.key}: {error.problem}", _details(error)) from error
+
+
+def _details(error: topology.TopologyError) -> str:
+    """Return the traceback of the user's own function, "" where it raised nothing."""
+    return "" if error.__cause__ is None else own_traceback(error.__cause__)
 
 
 # ---- Parts
@@ -161,12 +220,17 @@ def _net(experiment: Experiment) -> topology.Net:
             folder=experiment.folder,
         )
     except topology.TopologyError as error:
-        if error.key == "peers" and t.peers is None and counts:
-            key = next(iter(counts))
-            raise ConfigError(key, f"gives {stated} peers, but {error.problem}") from error
-        raise
+        raise _blaming_who_counts(experiment, error) from None
     _check_count(experiment, counts | {t.family: net.graph.number_of_nodes()})
     return net
+
+
+def _blaming_who_counts(experiment: Experiment, error: topology.TopologyError) -> Exception:
+    """Return the error, with the key that gives the number of peers to blame where topology.peers does not."""
+    counts = experiment.stated_counts()
+    if error.key != "peers" or experiment.topology.peers is not None or not counts:
+        return error
+    return ConfigError(next(iter(counts)), f"gives {_stated_count(experiment)} peers, but {error.problem}")
 
 
 def _stated_count(experiment: Experiment) -> int | None:
@@ -180,18 +244,45 @@ def _stated_positions(experiment: Experiment) -> NDArray[np.float64] | None:
     return np.array(positions) if positions else None
 
 
+def _places(experiment: Experiment, names: Sequence[str], net: topology.Net) -> NDArray[np.float64] | None:
+    """Return where the peers stand, (n, 2), in node order: [[peers]] go before what the graph says."""
+    stated = {entry.name: entry.position for entry in experiment.peers if entry.position is not None}
+    return np.array([stated[name] for name in names]) if stated else net.positions
+
+
+def _check_arguments(factory: Callable[..., object], experiment: Experiment) -> None:
+    """Refuse arguments in topology.args that the factory does not take: it would do without them, and say nothing."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (ValueError, TypeError):  # some functions written in C tell nothing of theirs
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for name in experiment.topology.args or {}:
+        if name not in taken:
+            takes = ", ".join(taken) or "none"
+            text = f"{experiment.topology.family} takes no argument {name}; it takes {takes}"
+            raise ConfigError(f"topology.args.{name}", text)
+
+
 def _check_count(experiment: Experiment, counts: Mapping[str, int]) -> None:
     stated = experiment.topology.peers
     if text := disagreement(dict(counts) if stated is None else {**counts, "topology.peers": stated}):
         raise ConfigError("", text)
 
 
-def _among(experiment: Experiment, count: int) -> nx.Graph | None:
+def _among(experiment: Experiment) -> nx.Graph | None:
     """Return the graph along whose edges peers are matched, None where anybody may meet anybody."""
     t = experiment.topology
     if t.among is None or t.among == "complete":
         return None
-    net = topology.build(t.among, count, folder=experiment.folder)
+    try:
+        net = topology.build(t.among, _stated_count(experiment), folder=experiment.folder)
+    except topology.TopologyError as error:
+        if error.key == "family":
+            raise topology.TopologyError("among", error.problem) from None
+        raise _blaming_who_counts(experiment, error) from None
     if net.graph.is_directed():
         raise topology.TopologyError("among", f"{t.among} is directed, and two peers that are matched hear each other")
     return nx.Graph(net.graph)
@@ -219,16 +310,33 @@ def _within_round_trip(experiment: Experiment, graph: nx.Graph, names: Sequence[
     return near
 
 
-def _rule(experiment: Experiment, graph: nx.Graph, own: csr_array | None) -> str:
-    """Return the rule for W; what "auto" is for push-sum on a directed graph is push, for it needs columns."""
+def _rule(experiment: Experiment, directed: bool) -> str:
+    """Return the rule for W of a graph: "auto" on a directed one is what the algorithm needs."""
+    if experiment.topology.weights != "auto":
+        return experiment.topology.weights
+    if not directed:
+        return "metropolis"
+    return "push" if experiment.algorithm.name == "push_sum" else "uniform"
+
+
+def _schedule_rule(experiment: Experiment) -> str:
+    """Return the rule for W of a family that changes: all but mobile bring their own."""
     t = experiment.topology
-    if t.weights == "auto" and own is None and graph.is_directed() and experiment.algorithm.name == "push_sum":
-        return "push"
+    if t.family == "mobile":
+        return _rule(experiment, directed=False)
+    if t.weights == "auto":
+        needs_columns = t.variant == "local" and experiment.algorithm.name == "push_sum"
+        return "push" if needs_columns else "own"
     return t.weights
 
 
 def _names(experiment: Experiment, names: tuple[str, ...], named: bool) -> tuple[str, ...]:
     """Return the peers' names in node order: the file's [[peers]], else the graph's, else peer-0 and so on."""
+    for name in names if named else ():
+        try:
+            check_peer_name(name)
+        except ValueError as error:
+            raise topology.TopologyError("family", f"the node's name {error}") from None
     entries = [entry.name for entry in experiment.peers]
     if not entries:
         return names
@@ -243,16 +351,14 @@ def _names(experiment: Experiment, names: tuple[str, ...], named: bool) -> tuple
 
 def _may_fall_apart(experiment: Experiment) -> bool:
     t = experiment.topology
-    return t.allow_disconnected or t.family == "mobile" or experiment.algorithm.name in ("local", "exact")
+    return t.allow_disconnected or t.family == "mobile" or mixes_without_topology(experiment)
 
 
 def _apart(experiment: Experiment, net: topology.Net, graph: nx.Graph, names: Sequence[str]) -> ConfigError:
     t = experiment.topology
     parts = topology.components(graph)
-    if len(parts) == 1:
-        return _one_way_only("topology")
-    if t.metric == "model":
-        return _schedule_apart(names, graph, "topology.family")
+    if len(parts) == 1 or t.metric == "model":
+        return _never_meet(names, graph, "topology.family")
     enough = None if t.metric == "rtt" else topology.connecting_threshold(net, t.metric)
     mend = f"{enough:.4g} would connect them" if enough is not None else "raise it"
     return ConfigError(
@@ -262,17 +368,20 @@ def _apart(experiment: Experiment, net: topology.Net, graph: nx.Graph, names: Se
     )
 
 
-def _schedule_apart(names: Sequence[str], graph: nx.Graph, key: str) -> ConfigError:
+def _never_meet(names: Sequence[str], graph: nx.Graph, key: str) -> ConfigError:
+    """Return the refusal of a graph, of all rounds together, in which some never hear of others."""
     parts = topology.components(graph)
-    if len(parts) == 1:
-        return _one_way_only(key)
-    text = f"the peers fall apart into {_listed(parts, names)}, over all rounds"
+    if len(parts) > 1:
+        text = f"the peers fall apart into {_listed(parts, names)}, whatever the round"
+    else:
+        end = next(part for part in nx.strongly_connected_components(graph) if not _leaves(graph, part))
+        says, misses = names[min(end)], names[min(set(graph) - end)]
+        text = f"what {says} says never reaches {misses} along the arcs"
     return ConfigError(key, f"{text}; set topology.allow_disconnected = true if that is meant")
 
 
-def _one_way_only(key: str) -> ConfigError:
-    text = "not every peer can reach every other along the arcs; add arcs or set allow_disconnected = true"
-    return ConfigError(key, text)
+def _leaves(graph: nx.DiGraph, part: set[int]) -> bool:
+    return any(v not in part for u in part for v in graph.successors(u))
 
 
 def _listed(parts: Sequence[Sequence[int]], names: Sequence[str]) -> str:

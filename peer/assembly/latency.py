@@ -1,17 +1,24 @@
-"""How long a message is on its way, by the [network] table: what the simulator's links have for a latency."""
+"""How long a message is on its way, by the [network] table: what the simulator's links have for a latency.
+
+Its `file` is CSV with a header, as `topology.family = "file:links.csv"` takes it too, so that one file can say who is
+linked and how far apart they are. Peers stand in it by name, or by number, from 0 in node order.
+"""
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
 from peer.errors import ConfigError
 from peer.experiment import Experiment
+from peer.experiment.wording import brief, nearest, one_line
 
 KEY = "network.file"
+COLUMNS = ("from", "to", "latency_ms")
 LATER = ("bandwidth_mbps", "loss")
-"""Columns of the file that are not built yet."""
+"""Columns that are not built yet."""
 
 Pair = tuple[int, int]
 
@@ -38,46 +45,92 @@ def latencies_of(experiment: Experiment, names: Sequence[str]) -> Latencies:
     network = experiment.network
     if not network.file:
         return Latencies(network.latency_ms)
-    return Latencies(network.latency_ms, _read(experiment.folder / network.file, names))
+    return Latencies(network.latency_ms, _read(experiment.folder / Path(network.file).expanduser(), names))
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[Pair, float]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(KEY, f"cannot read {path}: {reason}") from error
-    lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    columns = lines.fieldnames or []
-    if not {"from", "to", "latency_ms"} <= set(columns):
-        raise ConfigError(KEY, f"{path}: the first line must name the columns from, to, latency_ms; it has {columns}")
-    index = {name: i for i, name in enumerate(names)}
+    index = {str(i): i for i in range(len(names))} | {name: i for i, name in enumerate(names)}
     found: dict[Pair, float] = {}
-    for row in lines:
-        pair = _pair(row, index, path, lines.line_num)
+    for where, cells in _lines(path):
+        pair = _node(cells["from"], index, names, where), _node(cells["to"], index, names, where)
         if pair in found:
-            raise ConfigError(KEY, f"{path}, line {lines.line_num}: {row['from']} to {row['to']} stands there twice")
-        found[pair] = _latency(row, path, lines.line_num)
+            raise ConfigError(KEY, f"{where}: the link {cells['from']} to {cells['to']} stands in the file twice")
+        found[pair] = _latency(cells, where)
     return found
 
 
-def _pair(row: Mapping[str, str], index: Mapping[str, int], path: Path, line: int) -> Pair:
-    for end in ("from", "to"):
-        if row[end] not in index:
-            raise ConfigError(
-                KEY, f"{path}, line {line}: {row[end]!r} is not a peer; they are {', '.join(index)[:200]}"
-            )
-    return index[row["from"]], index[row["to"]]
+# ---- Lines
 
 
-def _latency(row: Mapping[str, str], path: Path, line: int) -> float:
-    for column in LATER:
-        if row.get(column) not in (None, "", "0", "0.0"):
-            raise ConfigError(KEY, f"{path}, line {line}: {column} is not built yet; leave it out")
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each line after the first, by column, and where it stands. Empty lines and # comments are left out."""
+    rows = csv.reader(StringIO(_text(path)), skipinitialspace=True, strict=True)
+    columns: list[str] | None = None
     try:
-        latency_ms = float(row["latency_ms"])
-    except (TypeError, ValueError):
-        latency_ms = math.nan
-    if not 0 <= latency_ms < math.inf:
-        raise ConfigError(KEY, f"{path}, line {line}: the latency {row['latency_ms']!r} is not a number of 0 or more")
+        for row in rows:
+            where, cells = f"{path}, line {rows.line_num}", [cell.strip() for cell in row]
+            if not any(cells) or cells[0].startswith("#"):
+                continue
+            if columns is None:
+                columns = _columns(cells, where)
+            elif len(cells) != len(columns):
+                raise ConfigError(KEY, f"{where}: it has {len(cells)} cells, and the header has {len(columns)}")
+            else:
+                yield where, dict(zip(columns, cells, strict=True))
+    except csv.Error as error:
+        raise ConfigError(KEY, f"{path}, line {rows.line_num}: {error}") from error
+    if columns is None:
+        raise ConfigError(KEY, f"{path} is empty; it needs the header {','.join(COLUMNS)}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(KEY, f"{path}, line {line}: it is not UTF-8 text") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(KEY, f"cannot read {path}: {reason}") from error
+
+
+def _columns(cells: Sequence[str], where: str) -> list[str]:
+    columns = [cell.lower() for cell in cells]
+    for name in COLUMNS:
+        if name not in columns:
+            raise ConfigError(KEY, f"{where}: the header must name {', '.join(COLUMNS)}, and {name} is not there")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ConfigError(KEY, f"{where}: the header names {brief(name)} twice")
+        if name not in (*COLUMNS, *LATER):
+            raise ConfigError(KEY, f"{where}: a column {brief(name)} is not known; there are {', '.join(COLUMNS)}")
+    return columns
+
+
+# ---- Cells
+
+
+def _node(name: str, index: Mapping[str, int], names: Sequence[str], where: str) -> int:
+    if name in index:
+        return index[name]
+    near = nearest(name, names)
+    hint = f"did you mean {near}?" if near else f"they are {one_line(', '.join(names))}"
+    raise ConfigError(KEY, f"{where}: {brief(name)} is not a peer of this experiment; {hint}")
+
+
+def _latency(cells: Mapping[str, str], where: str) -> float:
+    for column in LATER:
+        if cells.get(column) and _number(cells[column]) != 0.0:
+            raise ConfigError(KEY, f"{where}: {column} is not built yet; leave it out or write 0")
+    latency_ms = _number(cells["latency_ms"])
+    if not 0.0 <= latency_ms < math.inf:
+        raise ConfigError(KEY, f"{where}: latency_ms is {brief(cells['latency_ms'])}, not a number of 0 or more")
     return latency_ms
+
+
+def _number(text: str) -> float:
+    """Return what the text says, NaN where it is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -33,6 +33,13 @@ def is_factory(text: str) -> bool:
     return matches(text, (FACTORY,)) and not text.startswith(("file:", "networkx:", "npz:", "torchvision:"))
 
 
+def is_of(text: str, kind: str | Form) -> bool:
+    """Say whether a value is this one, or has this form."""
+    if isinstance(kind, str):
+        return text == kind
+    return is_factory(text) if kind == FACTORY else matches(text, (kind,))
+
+
 FACTORY = Form('"package.module:factory"', r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 NPZ = Form('"npz:PATH"', r"npz:.+")
 TORCHVISION = Form('"torchvision:NAME"', r"torchvision:[^\W\d]\w*")
@@ -103,9 +110,8 @@ ONLY_DEFAULT = (
     *("transport.round_deadline_s", "checkpoint", "peers.key", "transport.advertise"),
 )
 
-# Keys that only some values of another key use: key -> (the other key, the values); "file:" is any file, and
-# "module:" any function of the user's own.
-USED_BY: dict[str, tuple[str, tuple[str, ...]]] = {
+# Keys that only some values of another key use: key -> (the other key, the values or their forms).
+USED_BY: dict[str, tuple[str, tuple[str | Form, ...]]] = {
     "task.classes_per_peer": ("task.partition", ("by_class",)),
     "task.sizes": ("task.partition", ("sizes",)),
     "task.rows_per_peer": ("task.partition", ("sample",)),
@@ -122,8 +128,8 @@ USED_BY: dict[str, tuple[str, tuple[str, ...]]] = {
     "topology.pairs": ("topology.family", ("random_matching",)),
     "topology.among": ("topology.family", ("random_matching",)),
     "topology.look_again": ("topology.metric", ("model",)),
-    "topology.args": ("topology.family", ("networkx:", "module:")),
-    "topology.directed": ("topology.family", ("file:",)),
+    "topology.args": ("topology.family", (NETWORKX, FACTORY)),
+    "topology.directed": ("topology.family", (GRAPH_FILE,)),
     "algorithm.gamma": ("algorithm.name", ("choco",)),
     "algorithm.outer_lr": ("algorithm.name", ("diloco",)),
     "algorithm.outer_momentum": ("algorithm.name", ("diloco",)),

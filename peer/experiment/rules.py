@@ -11,6 +11,7 @@ from peer.experiment.choices import (
     TIME_VARYING,
     USED_BY,
     is_factory,
+    is_of,
 )
 from peer.experiment.schema import Experiment, Table, Transport
 from peer.experiment.wording import brief, listed, one_line
@@ -77,11 +78,11 @@ def _not_built(experiment: Experiment) -> Iterator[Problem]:
 def _without_effect(experiment: Experiment) -> Iterator[Problem]:
     for keys, (other, users) in USED_BY.items():
         chosen = _value(experiment, other)
-        if chosen in users or (chosen.partition(":")[0] if not is_factory(chosen) else "module") + ":" in users:
+        if any(is_of(chosen, user) for user in users):
             continue
         for key, value, default in _placed(experiment, keys):
             if value != default:
-                names = listed([user + "..." if user.endswith(":") else user for user in users])
+                names = listed([user if isinstance(user, str) else user.text for user in users])
                 yield Problem(key, f"belongs to {names}, and {other} is {one_line(chosen)}")
     if experiment.coordinator.mode == "none":
         for key, value, default in _placed(experiment, "coordinator"):
@@ -114,7 +115,8 @@ def _task_problems(experiment: Experiment) -> Iterator[Problem]:
 def _topology_problems(experiment: Experiment) -> Iterator[Problem]:
     t = experiment.topology
     if t.family == "mobile" and t.metric != "position":
-        yield Problem("topology.metric", f"{brief(t.metric)} does not go with mobile, which measures positions")
+        text = f'{brief(t.metric)} does not go with mobile, which measures positions; write "position" or leave it out'
+        yield Problem("topology.metric", text)
     elif t.family in TIME_VARYING and t.family != "mobile" and (t.metric != "hops" or t.threshold != 1):
         key = "metric" if t.metric != "hops" else "threshold"
         text = f"{t.family} says itself who hears whom in which round; leave it out"
@@ -137,7 +139,8 @@ def _algorithm_problems(experiment: Experiment) -> Iterator[Problem]:
     a = experiment.algorithm
     if a.order not in ORDERS.get(a.name, ("atc",)):
         users = [name for name, orders in ORDERS.items() if a.order in orders]
-        yield Problem("algorithm.order", f"{brief(a.order)} belongs to {listed(users)}, and algorithm.name is {a.name}")
+        text = f"{brief(a.order)} belongs to {listed(users)}, and algorithm.name is {one_line(a.name)}; leave it out"
+        yield Problem("algorithm.order", text)
     if a.name in ("gradient_tracking", "d2"):
         yield from _not_one_plain_step(experiment)
 
@@ -149,14 +152,14 @@ def _not_one_plain_step(experiment: Experiment) -> Iterator[Problem]:
         text = (
             f"{task.local_steps} under {name} would bring back the bias that it removes: the peers would track how far"
         )
-        yield Problem("task.local_steps", f"{text} they drift instead of the gradient. It takes 1")
+        yield Problem("task.local_steps", f"{text} they drift instead of the gradient. It takes 1; dpsgd takes any")
     if task.momentum:
         text = f"{task.momentum} under {name} would make peers follow old gradients as if they were taken here"
-        yield Problem("task.momentum", f"{text}; its proof has none. It takes 0")
+        yield Problem("task.momentum", f"{text}; its proof has none. It takes 0; dpsgd takes any")
     if name == "d2" and (task.lr_schedule != "constant" or task.warmup_rounds):
         key = "lr_schedule" if task.lr_schedule != "constant" else "warmup_rounds"
         text = "d2 subtracts the last step from this one, and steps of two sizes do not cancel out at the optimum"
-        yield Problem(f"task.{key}", f'{text}; it takes a constant lr. "gradient_tracking" takes any')
+        yield Problem(f"task.{key}", f"{text}; it takes a constant lr. gradient_tracking takes any")
 
 
 def _shard_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -47,7 +47,8 @@ def _check_name(name: str, max_bytes: int = 200) -> str:
     return name
 
 
-def _check_peer_name(name: str) -> str:
+def check_peer_name(name: str) -> str:
+    """Return the name of a peer; raises ValueError for what cannot be one."""
     if len(name) > 64:
         raise ValueError(f"{brief(name)} must be at most 64 characters long")
     return _check_name(name)
@@ -159,7 +160,7 @@ Listen = Annotated[str, AfterValidator(_check_listen)]
 Advertise = Annotated[str, AfterValidator(_check_advertise)]
 FILLED = AfterValidator(_check_filled)
 Name = Annotated[str, AfterValidator(_check_name)]
-PeerName = Annotated[str, AfterValidator(_check_peer_name)]
+PeerName = Annotated[str, AfterValidator(check_peer_name)]
 Quorum = Annotated[int | float, BeforeValidator(_check_quorum)]
 Arguments = Annotated[dict[str, Any], AfterValidator(_check_args)]
 Row = tuple[tuple[float, ...], float]

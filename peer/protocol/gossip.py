@@ -10,7 +10,7 @@ out. What a lost neighbour would have had of the weights goes to the peer itself
 symmetric matrix stays symmetric. Where it is the columns that sum to 1, a peer keeps what a lost listener would have
 been given. What one peer says to another must arrive once and in order, heartbeats apart.
 
-Who hears whom may change from round to round. Under the metric "model" it also depends on the parameters: two peers
+Who hears whom may change from round to round. Under the metric "model" it depends on the parameters instead: two peers
 that are found too far apart skip each other for `look_again` rounds. Both find the same, from the same two messages;
 should rounding part them, the `Skip` of the one tells the other.
 """
@@ -62,7 +62,8 @@ class Gossip:
 
     `rounds` is how many to do, 0 for until stopped. `around(round)` is the peer's neighbourhood in that round, and
     `neighbours` are all that it ever has to do with: None for those of round 0. `conserves` says which sums of the
-    mixing matrix stay 1 when a peer is lost.
+    mixing matrix stay 1 when a peer is lost. Where `look_again` is 1, nobody skips anybody; more goes with one exchange
+    a round, with sums of rows, and with neighbours who hear each other in every round.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Gossip:
         self._completed = dict.fromkeys(self.neighbours, -1)  # the last round that each is known to have mixed
         self._unsent: dict[PeerId, list[Data | Skip]] = {}
         self._away_until: dict[PeerId, int] = {}  # the round in which two peers look at each other again
+        self._may_part = exchanges == 1 and conserves == "rows"
         self._short = False
 
     # ---- The Core interface
@@ -221,6 +223,7 @@ class Gossip:
             for peer in event.rejected
         ]
         self._short |= bool(event.rejected)
+        assert self._may_part or not event.far
         self._away_until.update(dict.fromkeys(event.far, self.round + self.look_again))
         if self.exchange + 1 < self.exchanges:
             self.exchange += 1
@@ -259,6 +262,8 @@ class Gossip:
         if sender not in self.neighbours or sender in self.lost:
             return []
         match message:
+            case Skip(round) if self.look_again == 1 or not self._may_part:
+                return self._lose(sender, f"skipped round {round}, as nobody may here")
             case Data(round) | Skip(round):
                 if round > self.round + LEAD_ROUNDS or 0 < self.rounds <= round:
                     return self._lose(sender, f"sent a message of round {round} while this is round {self.round}")
@@ -327,9 +332,11 @@ class Gossip:
 
     def _close(self) -> list[Effect]:
         self.phase = "closing"
-        there = sorted(self.neighbours - self.lost.keys())  # those that were done before wait for this, too
-        effects: list[Effect] = [Send(peer, Bye(self.round)) for peer in there]
-        return effects + self._finish_when_all_are_done()
+        return self._say_goodbye() + self._finish_when_all_are_done()
+
+    def _say_goodbye(self) -> list[Effect]:
+        """To those that were done before, too: they wait for it."""
+        return [Send(peer, Bye(self.round)) for peer in sorted(self.neighbours - self.lost.keys())]
 
     def _finish_when_all_are_done(self) -> list[Effect]:
         if self.phase != "closing" or self.alive:
@@ -342,4 +349,4 @@ class Gossip:
             self.phase = "done"
             return [Finish("finished")]
         self.phase = "done"
-        return [*(Send(peer, Bye(self.round)) for peer in sorted(self.alive)), Finish("interrupted")]
+        return [*self._say_goodbye(), Finish("interrupted")]

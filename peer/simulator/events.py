@@ -123,6 +123,7 @@ class EventsEngine:
             self._evaluate(me, 0)
 
     def _completed(self, me: int, round: int) -> None:
+        self.ended.simulated_seconds = self.now_s  # the goodbyes that follow are not part of it
         if self.learners[me].has_diverged():
             self._diverged(Divergence(round, self.assembly.names[me]))
         if self.watch.is_due(round):
@@ -167,7 +168,6 @@ class EventsEngine:
         if ended.diverged is not None and ended.outcome == "finished":
             ended.outcome = "diverged"
         ended.rounds = min(core.round for core in self.cores)
-        ended.simulated_seconds = self.now_s
         ended.history = self.watch.history.entries
         ended.short_rounds = sum(core.short_rounds for core in self.cores)
         ended.gradients = sum(learner.gradients for learner in self.learners)

@@ -38,9 +38,9 @@ class Rows:
     matrix: csr_array | None
     keeps_sum: bool = True
 
-    def mix(self, x: Tensor) -> Tensor:
-        """Return W @ x, (n, m); rows that are not finite are heard by nobody but themselves."""
-        finite = torch.isfinite(x).all(dim=1)
+    def mix(self, x: Tensor, finite: Tensor | None = None) -> Tensor:
+        """Return W @ x, (n, m); rows that are not finite, (n,), are heard by nobody but themselves."""
+        finite = torch.isfinite(x).all(dim=1) if finite is None else finite
         if self.matrix is None:
             return _mean_of_all(x, finite)
         if bool(finite.all()):
@@ -60,7 +60,8 @@ class HeardRows:
 
     @cached_property
     def _sum(self) -> Message:
-        return {name: self.rows.mix(x) for name, x in self.message.items()}
+        finite = torch.stack([torch.isfinite(x).all(dim=1) for x in self.message.values()]).all(dim=0)
+        return {name: self.rows.mix(x, finite) for name, x in self.message.items()}  # each message whole, or not at all
 
     def edges(self) -> Edges:
         like = next(iter(self.message.values()))
@@ -103,8 +104,16 @@ class _Steps:
             return None
         if wanted == "auto" and has_convolutions(self.trainer.module):  # slower vectorised than one by one
             return None
+        if wanted == "auto" and self._sizes(task) * 2 > len(x) > 1:  # next to nothing to do at once
+            return None
         rows = RowTrainer(self.trainer)
         return rows if rows.can_vectorise(x, [s for s in self.shards if s is not None]) else None
+
+    def _sizes(self, task: Task) -> int:
+        """Return how many sizes the peers' batches have."""
+        batch_size = task.wish.schedule.batch_size
+        sizes = (len(shard) for shard in self.shards if shard is not None)
+        return len({min(size, batch_size) if batch_size else size for size in sizes})
 
 
 def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop: Callable[[], bool]) -> Ended:

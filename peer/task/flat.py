@@ -10,12 +10,16 @@ from peer.task.layout import Layout, plain_name
 Place = tuple[nn.Module, str]
 """Where a buffer is: whose it is, and the name of the attribute."""
 
+Kept = dict[str, Tensor | None]
+"""Buffers by name."""
+
 
 class FlatModel:
     """A module, the vector `at` of what its tensors hold, (d,), and the gradient there, (trainable,).
 
     The module's own tensors keep their dtype, memory format and device: between them and the vectors values are
-    copied. Buffers are looked up each time, since a module may replace them: `self.count = self.count + 1`.
+    copied. Buffers are looked up each time, since a module may replace them: `self.count = self.count + 1`. Those that
+    are not part of the layout may be None, and change their shape, as one does that holds the last batch.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
@@ -25,6 +29,8 @@ class FlatModel:
         self.gradient = torch.zeros(layout.trainable, dtype=layout.dtype, device=device)
         parameters = {plain_name(name): p for name, p in module.named_parameters()}
         places = dict(_buffer_places(module))
+        for place in places.values():
+            _put(place, _at(place))  # one that is expanded gets memory of its own
         self._parameters = [parameters[s.name] for s in layout.parameters()]
         self._statistics = [places.pop(s.name) for s in layout.buffers()]
         self._kept = places
@@ -48,15 +54,15 @@ class FlatModel:
         torch._foreach_copy_(self._views[len(self._parameters) :], _buffers_at(self._statistics))
         return self.at[self.layout.trainable :]
 
-    @torch.no_grad()
-    def write_kept(self, values: dict[str, Tensor]) -> None:
-        """Give the module the buffers that are not part of the layout."""
-        for name, buffer in zip(self._kept, _buffers_at(self._kept.values()), strict=True):
-            buffer.copy_(values[name])
+    def write_kept(self, values: Kept) -> None:
+        """Give the module these values of the buffers that are not part of the layout."""
+        for name, value in values.items():
+            _put(self._kept[name], value)
 
-    def read_kept(self) -> dict[str, Tensor]:
+    def read_kept(self) -> Kept:
         """Return a copy of the buffers that are not part of the layout."""
-        return {name: b.clone() for name, b in zip(self._kept, _buffers_at(self._kept.values()), strict=True)}
+        buffers = {name: _at(place) for name, place in self._kept.items()}
+        return {name: None if buffer is None else buffer.detach().clone() for name, buffer in buffers.items()}
 
     def gradient_of(self, loss: Tensor) -> Tensor:
         """Go backward from a loss of the module's, (); returns `gradient`, 0 where a parameter has no part in it."""
@@ -68,9 +74,35 @@ class FlatModel:
 
 
 def _buffer_places(module: nn.Module) -> Iterator[tuple[str, Place]]:
-    for name, _ in module.named_buffers():
-        path, _, attribute = name.rpartition(".")
-        yield plain_name(name), (module.get_submodule(path), attribute)
+    """Yield the name and the place of every buffer: a shared tensor once, and also those that are None for now."""
+    tensors = {name for name, _ in module.named_buffers()}
+    for path, owner in module.named_modules():
+        for attribute, buffer in owner._buffers.items():
+            name = f"{path}.{attribute}" if path else attribute
+            if buffer is None or name in tensors:
+                yield plain_name(name), (owner, attribute)
+
+
+def _at(place: Place) -> Tensor | None:
+    owner, attribute = place
+    buffer: Tensor | None = getattr(owner, attribute)
+    return buffer
+
+
+@torch.no_grad()
+def _put(place: Place, value: Tensor | None) -> None:
+    """Copy a value to a buffer, into the tensor that is there if it has room for it."""
+    there = _at(place)
+    if value is not None and there is not None and _is_room(there, value):
+        there.copy_(value)
+    else:
+        setattr(*place, None if value is None else value.contiguous().clone())
+
+
+def _is_room(there: Tensor, value: Tensor) -> bool:
+    """Say whether a tensor is one like the value and has memory for each of its numbers: `expand` gives it none."""
+    is_expanded = any(stride == 0 and size > 1 for stride, size in zip(there.stride(), there.shape, strict=True))
+    return (there.shape, there.dtype) == (value.shape, value.dtype) and not is_expanded
 
 
 def _buffers_at(places: Iterable[Place]) -> list[Tensor]:

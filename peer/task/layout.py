@@ -12,6 +12,7 @@ training changes: batch-norm statistics. Not part of it are
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +24,18 @@ LINES_SHOWN = 200
 
 @dataclass(frozen=True)
 class Segment:
-    """One tensor of the model: `size` numbers from `offset` on. `dtype` is the model's own."""
+    """One tensor of the model: `size` numbers from `offset` on. `dtype` is the model's own.
+
+    A tensor that has several names in the model, as tied weights do, is there once, under the first; `others` are the
+    other ones.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     offset: int
     size: int
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def layout_of(module: nn.Module, dtype: torch.dtype, *, average_buffers: bool) -
     if not trainable:
         raise ConfigError("task.model", "nothing to train: the model has no parameter with requires_grad")
     buffers = dict(_statistics(module)) if average_buffers else {}
-    segments = tuple(_laid_out(parameters | buffers))
+    segments = tuple(_laid_out(parameters | buffers, _all_names(module)))
     return Layout(segments, trainable, segments[-1].offset + segments[-1].size, dtype)
 
 
@@ -106,8 +112,18 @@ def _statistics(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield plain_name(name), buffer
 
 
-def _laid_out(tensors: dict[str, Tensor]) -> Iterator[Segment]:
+def _all_names(module: nn.Module) -> dict[int, list[str]]:
+    """Return the names of each tensor, by the tensor's identity."""
+    names: dict[int, list[str]] = {}
+    tensors = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    for name, tensor in chain(*tensors):
+        names.setdefault(id(tensor), []).append(plain_name(name))
+    return names
+
+
+def _laid_out(tensors: dict[str, Tensor], names: dict[int, list[str]]) -> Iterator[Segment]:
     offset = 0
     for name, tensor in tensors.items():
-        yield Segment(name, tuple(tensor.shape), tensor.dtype, offset, tensor.numel())
+        others = tuple(other for other in names[id(tensor)] if other != name)
+        yield Segment(name, tuple(tensor.shape), tensor.dtype, offset, tensor.numel(), others)
         offset += tensor.numel()

@@ -19,7 +19,7 @@ from peer.errors import EarshotError, TrainingError
 from peer.seeds import torch_seed
 from peer.task.batches import Batches
 from peer.task.factory import own_traceback
-from peer.task.flat import FlatModel
+from peer.task.flat import FlatModel, Kept
 from peer.task.layout import Layout, plain_name
 from peer.task.models import BuiltModel, Kind, loss_of, pick_output
 
@@ -94,7 +94,7 @@ class Memory:
     """What local training keeps at one peer from round to round and never gossips."""
 
     momentum: Tensor | None = None
-    buffers: dict[str, Tensor] = field(default_factory=dict)
+    buffers: Kept = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class PlainTrainer:
 
     def memory(self) -> Memory:
         momentum = torch.zeros_like(self._model.gradient) if self.schedule.momentum else None
-        return Memory(momentum, {name: buffer.clone() for name, buffer in self._first_kept.items()})
+        return Memory(momentum, {name: None if b is None else b.clone() for name, b in self._first_kept.items()})
 
     def train(
         self,

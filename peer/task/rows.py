@@ -86,6 +86,8 @@ class RowTrainer:
                 fast = self._gradient(x[peers[:2]], bx[:2], by[:2])[0]
         except Exception:  # noqa: BLE001 - a user's module may raise anything; the plain step may do it all the same
             return False
+        if list(self._module.buffers()):  # the first forward pass has made one
+            return False
         return not torch.dist(fast, plain) > AGREEMENT * plain.norm()
 
     def _loss_of_row(self, row: Tensor, x: Tensor, y: Tensor) -> Tensor:
