@@ -105,8 +105,11 @@ def simulate(
     exp: ExperimentFile,
     sets: Overrides = None,
     engine: Annotated[
-        Literal["rounds", "events"], typer.Option(help="rounds: W @ X, fast; events: the daemons' protocol.")
-    ] = "rounds",
+        Literal["rounds", "events"] | None,
+        typer.Option(
+            help="rounds: W @ X, fast; events: the daemons' protocol. Left out: events where the file has [network]."
+        ),
+    ] = None,
     as_json: AsJson = False,
     require: Requirements = None,
     out: Out = None,
@@ -118,8 +121,9 @@ def simulate(
     from peer import ways
 
     folder = Folder(out, no_folder)
+    chosen = engine or ways.engine_of(experiment)
     return _run(
-        experiment, require, as_json, quiet, folder, lambda o: ways.simulate(experiment, engine, o), SIMULATE_GRACE_S
+        experiment, require, as_json, quiet, folder, lambda o: ways.simulate(experiment, chosen, o), SIMULATE_GRACE_S
     )
 
 

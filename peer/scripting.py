@@ -38,13 +38,14 @@ def explain(experiment: Experiment, *, matrix: bool = False) -> Document:
     return explained
 
 
-def simulate(experiment: Experiment, *, engine: ways.Engine = "rounds", out: str | Path | None = None) -> Document:
+def simulate(experiment: Experiment, *, engine: ways.Engine | None = None, out: str | Path | None = None) -> Document:
     """Run an experiment in this process and return its summary. Writes nothing unless `out` names a folder.
 
-    Raises ConfigError when the experiment is wrong; a run that diverges returns with its outcome.
+    Without an `engine` it is "rounds", and "events" where the experiment has [network]. Raises ConfigError when the
+    experiment is wrong; a run that diverges returns with its outcome.
     """
     options = ways.Options(writes=False, out=None if out is None else Path(out))
-    return Document(ways.simulate(experiment, engine, options).summary)
+    return Document(ways.simulate(experiment, engine or ways.engine_of(experiment), options).summary)
 
 
 def up(experiment: Experiment, *, out: str | Path | None = None) -> Document:

@@ -15,7 +15,7 @@ from torch import Tensor
 from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_task
 from peer.daemon import host, start
 from peer.daemon.node import Progress
-from peer.experiment import Experiment
+from peer.experiment import Experiment, Network
 from peer.explanation import warnings_of
 from peer.model_file import save_model
 from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
@@ -66,6 +66,11 @@ class Result:
     @property
     def exit_code(self) -> int:
         return {"finished": 0, "interrupted": 130}.get(self.summary["outcome"], 3)
+
+
+def engine_of(experiment: Experiment) -> Engine:
+    """Return the engine for a file that was given none: events where it asks for links, for rounds know no time."""
+    return "rounds" if experiment.network == Network() else "events"
 
 
 def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result:

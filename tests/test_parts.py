@@ -73,7 +73,7 @@ def test_the_shared_columns_are_the_algorithm_s_and_the_others_the_peer_s_own(
     bare = rounds_of(algorithm, columns(found, spans))
     own = np.cumsum(found.numpy(), axis=0)[1:]  # a peer's own numbers have only its own steps
     for t, x in enumerate(rounds_of(Shared(algorithm, spans, SIZE), found)):
-        assert torch.equal(columns(x, spans), bare[t])
+        torch.testing.assert_close(columns(x, spans), bare[t], rtol=1e-14, atol=1e-14)
         np.testing.assert_allclose(x.numpy()[:, rest(spans)], own[t][:, rest(spans)], rtol=1e-14)
 
 
@@ -116,7 +116,7 @@ def test_parameters_follow_the_algorithm_and_statistics_are_averaged(algorithm: 
     bare = rounds_of(algorithm, found[..., :4])
     s, w = found[0, :, 4:].numpy(), np.ones((4, 1))
     for t, x in enumerate(rounds_of(Apart(algorithm, 4), found)):
-        assert torch.equal(x[:, :4], bare[t])
+        torch.testing.assert_close(x[:, :4], bare[t], rtol=1e-14, atol=1e-14)
         s, w = W @ (w * (s + found[t + 1, :, 4:].numpy())), W @ w
         s = s / w
         np.testing.assert_allclose(x[:, 4:].numpy(), s, rtol=1e-12)
@@ -208,7 +208,7 @@ def test_shared_parameters_and_shared_statistics(algorithm: Algorithm) -> None:
     for t, x in enumerate(rounds_of(within(algorithm, ((1, 3), (5, 6)), 4, SIZE), found)):
         s, w = W @ (w * (s + found[t + 1, :, 5:].numpy())), W @ w
         s = s / w
-        assert torch.equal(x[:, 1:3], bare[t])
+        torch.testing.assert_close(x[:, 1:3], bare[t], rtol=1e-14, atol=1e-14)
         np.testing.assert_allclose(x[:, 5:].numpy(), s, rtol=1e-12)
         np.testing.assert_allclose(x.numpy()[:, [0, 3, 4]], own[t][:, [0, 3, 4]], rtol=1e-14)
 

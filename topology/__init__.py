@@ -1,6 +1,6 @@
 """Who hears whom, and with what weight, in which round. Imports nothing of ours."""
 
-from topology.distance import METRICS, components, connecting_threshold, diameter, is_connected, neighbours
+from topology.distance import METRICS, ROUNDING, components, connecting_threshold, diameter, is_connected, neighbours
 from topology.given import Rounds, given
 from topology.graphs import DEFAULT_PEERS, FAMILIES, build
 from topology.mixing_speed import connected_share, contraction, measured_rounds_to_consensus
@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_PEERS",
     "FAMILIES",
     "METRICS",
+    "ROUNDING",
     "RULES",
     "SCHEDULES",
     "Cycle",

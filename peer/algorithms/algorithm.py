@@ -68,8 +68,8 @@ class Algorithm(Protocol):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether it can leave the range of what the peers hold, with momentum or differences. What must not, running
-        statistics such as variances, is then averaged apart."""
+        """Whether it can leave the range of what the peers hold: with momentum, with differences, or by adding what was
+        found at one place to another. What must not, running statistics such as variances, is then averaged apart."""
         ...
 
     def init(self, x: Tensor) -> State:

@@ -14,6 +14,7 @@ from peer.algorithms.algorithm import Algorithm
 from peer.assembly.choice import algorithm_of, check_fitted, fitted, mixes_without_topology, shared_spans
 from peer.assembly.demands import check_demands
 from peer.assembly.ground import Ground, ground_of
+from peer.assembly.latency import latencies_of
 from peer.experiment import Experiment
 from peer.protocol.messages import Neighbourhood, PeerId
 from peer.task.layout import Layout
@@ -148,6 +149,8 @@ def assemble(experiment: Experiment, *, measures: bool = False) -> Assembly:
     """
     algorithm, ground = algorithm_of(experiment), ground_of(experiment, measures=measures)
     check_demands(experiment, algorithm, ground)
+    if not measures:
+        latencies_of(experiment, ground.names)  # what is wrong there is said before anything is written
     return Assembly(experiment, ground, algorithm)
 
 

@@ -300,12 +300,12 @@ def _within_earshot(experiment: Experiment, net: topology.Net, names: Sequence[s
 
 
 def _within_round_trip(experiment: Experiment, graph: nx.Graph, names: Sequence[str]) -> nx.Graph:
-    latencies = latencies_of(experiment, names)
+    latencies, limit = latencies_of(experiment, names), experiment.topology.threshold * (1.0 + topology.ROUNDING)
     near = nx.Graph()
     near.add_nodes_from(graph)
     for a, b in graph.edges:
         rtt_ms = latencies.round_trip_ms(a, b)
-        if rtt_ms <= experiment.topology.threshold:
+        if rtt_ms <= limit:
             near.add_edge(a, b, distance=rtt_ms)
     return near
 

@@ -43,6 +43,7 @@ from peer.protocol.survey import Survey
 STOP_PATIENCE_S = 8.0
 """How long a stop waits for the local step at hand."""
 
+EventKind = Literal["joined", "near", "far", "lost", "refused"]
 Outcome = Literal["finished", "interrupted", "alone", "diverged", "failed"]
 
 
@@ -95,7 +96,7 @@ class Reporter(Protocol):
 
     def alert(self, text: str, peer: PeerId | None) -> None: ...
 
-    def event(self, kind: Literal["joined", "lost", "refused"], peer: PeerId | None, reason: str) -> None: ...
+    def event(self, kind: EventKind, peer: PeerId | None, reason: str) -> None: ...
 
     def diverged(self, round: int) -> bool:
         """Take note; returns whether the node should wait for a stop instead of ending now."""
@@ -148,6 +149,7 @@ class Node:
     _waiting_since_s: float = 0.0
     _waits_for: frozenset[PeerId] = frozenset()
     _losses_told: int = 0
+    _survey_told: bool = False
 
     def run(self) -> NodeEnd:
         """Run until the rounds are done, the run fails, or a stop is wanted; then close everything."""
@@ -170,6 +172,7 @@ class Node:
                 self._take_result(result, now_s)
             for peer in self.reporter.gone():
                 self._take(PeerLost(peer, "its process ended"), now_s)
+            self._report_survey()
             self._report_losses()
             if now_s >= self.membership.deadline_s:  # everything that had arrived has been taken in
                 self._carry_out(self.membership.handle(Tick(), now_s), now_s)
@@ -280,6 +283,15 @@ class Node:
         evaluation = self.learner.evaluate(round)
         params = self.learner.params().detach().cpu().clone()
         self.reporter.figures(Figures(evaluation, params, self.links.traffic.payload_bytes))
+
+    def _report_survey(self) -> None:
+        """Tell who was found near and who far, once it is known."""
+        survey = self.gossip
+        if not isinstance(survey, Survey) or survey.near is None or self._survey_told:
+            return
+        self._survey_told = True
+        for peer, rtt_us in sorted(survey.rtt_us.items()):
+            self.reporter.event("near" if peer in survey.near else "far", peer, f"{rtt_us / 1000:.3f} ms")
 
     def _report_losses(self) -> None:
         for peer, reason in list(self.gossip.lost.items())[self._losses_told :]:

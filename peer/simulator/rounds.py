@@ -102,12 +102,18 @@ class _Steps:
     def _vectorised(self, wanted: str, task: Task, x: Tensor) -> RowTrainer | None:
         if wanted == "plain" or not isinstance(self.trainer, PlainTrainer) or task.own is not None:
             return None
-        if wanted == "auto" and has_convolutions(self.trainer.module):  # slower vectorised than one by one
-            return None
-        if wanted == "auto" and self._sizes(task) * 2 > len(x) > 1:  # next to nothing to do at once
+        if wanted == "auto" and not self._gains(task, x):
             return None
         rows = RowTrainer(self.trainer)
         return rows if rows.can_vectorise(x, [s for s in self.shards if s is not None]) else None
+
+    def _gains(self, task: Task, x: Tensor) -> bool:
+        """Say whether it is faster vectorised than one by one, with a result that does not depend on it."""
+        assert isinstance(self.trainer, PlainTrainer)
+        if any(segment.dtype != x.dtype for segment in task.layout.segments):  # sums in bf16 depend on their order
+            return False
+        alike = len(x) == 1 or self._sizes(task) * 2 <= len(x)  # or next to nothing is done at once
+        return alike and not has_convolutions(self.trainer.module)
 
     def _sizes(self, task: Task) -> int:
         """Return how many sizes the peers' batches have."""
