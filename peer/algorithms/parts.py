@@ -65,7 +65,7 @@ class Shared(_Wrapper):
         return self.inner.init(_columns(x, self.spans)) | {_PERSONAL: _columns(x, self._rest)}
 
     def at(self, state: State) -> Tensor:
-        return self._whole(self.inner.at(state), state[_PERSONAL])
+        return self._whole(self.inner.at(_without(state, _PERSONAL)), state[_PERSONAL])
 
     def learned(self, state: State, delta: Tensor, lr: float) -> State:
         inner = self.inner.learned(_without(state, _PERSONAL), _columns(delta, self.spans), lr)
@@ -79,7 +79,7 @@ class Shared(_Wrapper):
         return self.inner.update(_without(state, _PERSONAL), k, heard) | {_PERSONAL: state[_PERSONAL]}
 
     def params(self, state: State) -> Tensor:
-        return self._whole(self.inner.params(state), state[_PERSONAL])
+        return self._whole(self.inner.params(_without(state, _PERSONAL)), state[_PERSONAL])
 
     @property
     def _rest(self) -> tuple[Span, ...]:

@@ -18,7 +18,7 @@ from peer.assembly import Assembly
 from peer.assembly.cores import LOOK_AGAIN
 from peer.divergence import which_diverged
 from peer.errors import TrainingError
-from peer.history import Figures, peer_score
+from peer.history import Figures, earliest, peer_score
 from peer.learner import judge, wire_forms
 from peer.record import Divergence, Ended
 from peer.simulator.nearness import Nearness
@@ -153,7 +153,7 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
             if watch.is_due(ended.rounds) or ends:
                 params = algorithm.params(state)
                 judged = _evaluate(watch, task, steps, params, ended.rounds, ended.payload_bytes_sent, stop)
-                found = found or judged
+                found = found if judged is None else earliest(found, judged, assembly.names)
             ended.diverged = ended.diverged or found
             if stop():
                 raise Interrupted
