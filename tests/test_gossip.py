@@ -178,6 +178,28 @@ def test_nobody_waits_for_a_listener_that_is_dead() -> None:
     assert core.waits_for() == set()
 
 
+def test_nobody_speaks_to_a_listener_that_wants_nothing_more() -> None:
+    """Though it should: no right peer is done before it has heard all."""
+    check(
+        peer_of(0, {0: 1.0}, {1: 0.5}, rounds=2),
+        """
+        > 0 starts
+        > joined 1
+            train 0
+        > 1 bye 2
+        > trained
+            mix 0.0: 1 x 0's
+        > mixed
+            train 1
+        > trained
+            mix 1.0: 1 x 0's
+        > mixed
+            to 1: bye 2
+            finish: finished
+        """,
+    )
+
+
 def test_who_hears_on_a_one_way_edge_says_when_it_has_mixed() -> None:
     """Until the speaker has nothing more to say."""
     check(

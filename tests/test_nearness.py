@@ -51,13 +51,13 @@ def test_at_the_threshold_is_near() -> None:
 
 
 def test_distances_whose_squares_no_float32_holds() -> None:
-    x = torch.tensor([[0.0], [1e30]])
+    x = torch.tensor([[0.0, 0.0], [1e30, 1e30]])
     pair = csr_array([[0.5, 0.5], [0.5, 0.5]])
     assert Nearness(pair, 2e30, 1).matrix(0, x).toarray().tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
 def test_who_hears_nobody_keeps_itself() -> None:
-    alone = csr_array(np.eye(2))
+    alone = csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [0, 1, 1])), shape=(2, 2))  # a weight of 0 is none
     nearness = Nearness(alone, FAR, 1)
     assert nearness.talking(0) == 0
     assert nearness.matrix(0, rows(0.0, 100.0)).toarray().tolist() == [[1.0, 0.0], [0.0, 1.0]]

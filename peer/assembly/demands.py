@@ -67,7 +67,7 @@ def _misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Mi
         )
     if mixes_without_topology(experiment):
         return None
-    if False:
+    if t.weights == "push" and algorithm.stochastic != "column":
         return _Misfit(
             "topology.weights",
             f"push makes the columns of W sum to 1, and {name} mixes by rows",

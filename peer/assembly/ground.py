@@ -316,7 +316,7 @@ def _rule(experiment: Experiment, directed: bool) -> str:
         return experiment.topology.weights
     if not directed:
         return "metropolis"
-    return "push" if experiment.algorithm.name == "push_sum" else "uniform"
+    return "uniform"
 
 
 def _schedule_rule(experiment: Experiment) -> str:

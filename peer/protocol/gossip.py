@@ -15,7 +15,7 @@ that are found too far apart skip each other for `look_again` rounds. Both find 
 should rounding part them, the `Skip` of the one tells the other.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import fsum, inf
 from typing import Literal
 
@@ -94,7 +94,7 @@ class Gossip:
         self._awaited = set(self.neighbours)
         self._closed: set[PeerId] = set()
         self._own: Payload = None
-        self._kept: list[float] = []  # shares that listeners who are not there would have been given
+        self._told: set[PeerId] = set()  # the listeners to whom the message at hand went
         self._inbox: dict[tuple[int, int, PeerId], Payload] = {}
         self._completed = dict.fromkeys(self.neighbours, -1)  # the last round that each is known to have mixed
         self._unsent: dict[PeerId, list[Data | Skip]] = {}
@@ -159,13 +159,10 @@ class Gossip:
     def _offer(self, payload: Payload | Shares) -> list[Effect]:
         """Send the payload of this round and exchange to all listeners, and see whether all have been heard."""
         self._own = payload.own if isinstance(payload, Shares) else payload
-        self._kept = []
+        self._told = set(self.around(self.round).listeners) - self.lost.keys() - self._closed
         self.phase = "gathering"
         effects: list[Effect] = []
-        for peer, share in self.around(self.round).listeners.items():
-            if peer in self.lost or peer in self._closed:
-                self._kept.append(share)
-                continue
+        for peer in sorted(self._told):
             data = Data(self.round, self.exchange, payload.to[peer] if isinstance(payload, Shares) else payload)
             effects += self._send(peer, Skip(self.round) if self._is_away(peer) else data)
         return effects + self._mix_when_all_are_heard()
@@ -190,15 +187,12 @@ class Gossip:
         if self.phase != "gathering" or self._missing():
             return []
         self.phase = "mixing"
-        heard = self._take_out()
-        row = self.around(self.round).weights
-        absent = [row[peer] for peer in row if peer != self.me and peer not in heard]
-        away = [row[peer] for peer, payload in heard.items() if payload is SKIPPED]
-        self._short |= bool(absent)
-        by_rows = self.conserves == "rows"
-        kept = fsum((row[self.me], *(absent if by_rows else self._kept), *away))
-        terms = [Term(kept, self.me, self._own)]
-        terms += [Term(row[p] if by_rows else 1.0, p, what) for p, what in heard.items() if what is not SKIPPED]
+        here, inbox = self.around(self.round), self._take_out()
+        heard = {peer: what for peer, what in inbox.items() if what is not SKIPPED}
+        self._short |= len(inbox) < len(here.weights.keys() - {self.me})
+        kept = own_weight(self.me, here, heard, self._told, self.conserves)
+        weight = here.weights if self.conserves == "rows" else dict.fromkeys(heard, 1.0)
+        terms = [Term(kept, self.me, self._own), *(Term(weight[peer], peer, what) for peer, what in heard.items())]
         return [Mix(self.round, self.exchange, self.me, tuple(sorted(terms, key=lambda term: term.sender)))]
 
     def _take_out(self) -> dict[PeerId, Payload]:
@@ -350,3 +344,18 @@ class Gossip:
             return [Finish("finished")]
         self.phase = "done"
         return [*self._say_goodbye(), Finish("interrupted")]
+
+
+def own_weight(
+    me: PeerId,
+    here: Neighbourhood,
+    heard: Collection[PeerId],
+    told: Collection[PeerId],
+    conserves: Literal["rows", "columns"],
+) -> float:
+    """Return the weight that a peer's own message gets, so that its row of W sums to 1, or its column.
+
+    Beside what W gives it, that is the weights of those it has not heard, or of those it has not told.
+    """
+    others, there = (here.weights, heard) if conserves == "rows" else (here.listeners, told)
+    return fsum((here.weights[me], *(w for peer, w in others.items() if peer != me and peer not in there)))
