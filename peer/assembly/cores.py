@@ -46,7 +46,7 @@ def _gossip(
         neighbours=neighbours,
         exchanges=algorithm.exchanges,
         conserves="columns" if algorithm.stochastic == "column" else "rows",
-        look_again=e.topology.look_again or LOOK_AGAIN,
+        look_again=1 if assembly.model_threshold is None else e.topology.look_again or LOOK_AGAIN,
     )
 
 

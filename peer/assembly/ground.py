@@ -203,11 +203,11 @@ def _details(error: topology.TopologyError) -> str:
 
 def _net(experiment: Experiment) -> topology.Net:
     t = experiment.topology
-    counts, stated = experiment.stated_counts(), _stated_count(experiment)
+    is_file = t.family.startswith("file:")  # which has its own count, and positions go by its names
     try:
         net = topology.build(
             t.family,
-            stated,
+            t.peers if is_file else _stated_count(experiment),
             shape=t.shape,
             degree=t.degree,
             k=t.k,
@@ -215,13 +215,13 @@ def _net(experiment: Experiment) -> topology.Net:
             m=t.m,
             args=t.args,
             seed=experiment.seed if t.seed is None else t.seed,
-            positions=_stated_positions(experiment),
+            positions=None if is_file else _stated_positions(experiment),
             directed=bool(t.directed),
             folder=experiment.folder,
         )
     except topology.TopologyError as error:
         raise _blaming_who_counts(experiment, error) from None
-    _check_count(experiment, counts | {t.family: net.graph.number_of_nodes()})
+    _check_count(experiment, experiment.stated_counts() | {t.family: len(net.names)})
     return net
 
 
@@ -268,7 +268,7 @@ def _check_arguments(factory: Callable[..., object], experiment: Experiment) -> 
 
 def _check_count(experiment: Experiment, counts: Mapping[str, int]) -> None:
     stated = experiment.topology.peers
-    if text := disagreement(dict(counts) if stated is None else {**counts, "topology.peers": stated}):
+    if text := disagreement(dict(counts) if stated is None else {"topology.peers": stated, **counts}):
         raise ConfigError("", text)
 
 
@@ -277,12 +277,14 @@ def _among(experiment: Experiment) -> nx.Graph | None:
     t = experiment.topology
     if t.among is None or t.among == "complete":
         return None
+    is_file = t.among.startswith("file:")
     try:
-        net = topology.build(t.among, _stated_count(experiment), folder=experiment.folder)
+        net = topology.build(t.among, None if is_file else _stated_count(experiment), folder=experiment.folder)
     except topology.TopologyError as error:
         if error.key == "family":
             raise topology.TopologyError("among", error.problem) from None
         raise _blaming_who_counts(experiment, error) from None
+    _check_count(experiment, experiment.stated_counts() | {t.among: len(net.names)})
     if net.graph.is_directed():
         raise topology.TopologyError("among", f"{t.among} is directed, and two peers that are matched hear each other")
     return nx.Graph(net.graph)
@@ -316,7 +318,7 @@ def _rule(experiment: Experiment, directed: bool) -> str:
         return experiment.topology.weights
     if not directed:
         return "metropolis"
-    return "uniform"
+    return "push" if experiment.algorithm.name == "push_sum" else "uniform"
 
 
 def _schedule_rule(experiment: Experiment) -> str:
@@ -371,17 +373,13 @@ def _apart(experiment: Experiment, net: topology.Net, graph: nx.Graph, names: Se
 def _never_meet(names: Sequence[str], graph: nx.Graph, key: str) -> ConfigError:
     """Return the refusal of a graph, of all rounds together, in which some never hear of others."""
     parts = topology.components(graph)
-    if len(parts) > 1:
-        text = f"the peers fall apart into {_listed(parts, names)}, whatever the round"
-    else:
-        end = next(part for part in nx.strongly_connected_components(graph) if not _leaves(graph, part))
-        says, misses = names[min(end)], names[min(set(graph) - end)]
-        text = f"what {says} says never reaches {misses} along the arcs"
+    text = f"the peers fall apart into {_listed(parts, names)}, whatever the round"
+    if len(parts) == 1:
+        says, missed = next(
+            (node, missed) for node in sorted(graph) if (missed := set(graph) - nx.descendants(graph, node) - {node})
+        )
+        text = f"what {names[says]} says never reaches {names[min(missed)]} along the arcs"
     return ConfigError(key, f"{text}; set topology.allow_disconnected = true if that is meant")
-
-
-def _leaves(graph: nx.DiGraph, part: set[int]) -> bool:
-    return any(v not in part for u in part for v in graph.successors(u))
 
 
 def _listed(parts: Sequence[Sequence[int]], names: Sequence[str]) -> str:

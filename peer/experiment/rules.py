@@ -192,6 +192,11 @@ def _peer_problems(experiment: Experiment) -> Iterator[Problem]:
     if len({peer.position is None for peer in peers}) == 2:
         lacking = next(i for i, peer in enumerate(peers) if peer.position is None)
         yield Problem(f"peers.{lacking}.position", "is missing; either all peers have one, or none has")
+    if experiment.topology.family == "mobile":
+        for i, peer in enumerate(peers):
+            if peer.position is not None and not all(0 <= length <= 1 for length in peer.position):
+                text = f"{brief(peer.position)} is outside the unit square, in which mobile peers walk"
+                yield Problem(f"peers.{i}.position", f"{text}; both numbers are from 0 to 1")
     if experiment.task.partition != "own":
         return
     if not peers:
