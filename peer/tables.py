@@ -70,9 +70,9 @@ def _rounds(explanation: Explanation) -> list[str]:
     together += "" if d["diameter"] is None else f", diameter {d['diameter']}"
     return [
         f"  schedule             {_period(schedule)}",
-        f"  a round by itself    {_count(schedule['edges'], edges)}; a peer hears {_count(schedule['degree'])}",
+        f"  a round by itself    {edges}: {_count(schedule['edges'])}; a peer hears {_count(schedule['degree'])}",
         f"                       connected in {connected} of {rounds} rounds",
-        f"  all of them at once  {d['edges']} {edges}; a peer hears {_count(d['degree'])}; {together}",
+        f"  all of them at once  {edges}: {d['edges']}; a peer hears {_count(d['degree'])}; {together}",
     ]
 
 
@@ -107,7 +107,7 @@ def _consensus(explanation: Explanation) -> str:
     d, words = explanation.document, "(differences down to a millionth)"
     if d["rounds_to_consensus"] is not None:
         return f"{d['rounds_to_consensus']} {words}"
-    return f"not within {explanation.rounds_waited:,} {words}" if "schedule" in d else f"never {words}"
+    return f"not within {explanation.rounds_waited:,} rounds {words}" if "schedule" in d else f"never {words}"
 
 
 def _algorithm(explanation: Explanation) -> str:
@@ -177,11 +177,10 @@ def _degrees(degree: dict[str, float]) -> str:
     return f"{degree['min']} to {degree['max']}, {degree['mean']:.4g} on average"
 
 
-def _count(spread: dict[str, float], what: str = "") -> str:
-    noun = f" {what}" if what else ""
+def _count(spread: dict[str, float]) -> str:
     if spread["min"] == spread["max"]:
-        return f"{spread['min']}{noun}"
-    return f"{spread['min']} to {spread['max']}{noun} ({spread['mean']:.4g} on average)"
+        return str(spread["min"])
+    return f"{spread['min']} to {spread['max']}, {spread['mean']:.4g} on average"
 
 
 def _spread(values: dict[str, float]) -> str:

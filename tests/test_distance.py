@@ -180,6 +180,17 @@ def test_the_diameter_of_what_is_not_connected_is_unknown():
     assert diameter(nx.DiGraph([(0, 1)])) is None
 
 
+@settings(deadline=None)
+@given(st.integers(1, 12), st.sampled_from([0.2, 0.4, 0.9]), st.booleans(), st.integers(0, 10**6))
+def test_a_dense_graph_has_the_diameter_that_a_search_finds(n, p, directed, seed):
+    graph = nx.gnp_random_graph(n, p, seed=seed, directed=directed)
+    searched = diameter(graph)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distance_module, "_DENSE_FROM", -1)
+        patch.setattr(distance_module, "_DENSE", 10**9)
+        assert diameter(graph) == searched
+
+
 def test_a_diameter_follows_arcs():
     assert diameter(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0)])) == 3
 

@@ -1,12 +1,15 @@
 """What an experiment will be, before anything trains: the document, the warnings, and the text for people."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 
+from peer import explanation
 from peer.errors import ConfigError
 from peer.experiment import from_dict
 from peer.explanation import Explanation, explain
@@ -109,6 +112,14 @@ def test_local_and_exact_say_what_they_send() -> None:
     assert document(apart, algorithm={"name": "local"})["connected"] is False
 
 
+def test_rounds_of_a_graph_that_stays_follow_from_its_slem() -> None:
+    """They are not measured, and so hold for any start: on this one mixing itself would say 264."""
+    found = document({"family": "networkx:lollipop_graph", "args": {"m": 4, "n": 5}, "weights": "uniform"})
+    assert found["rounds_to_consensus"] == math.ceil(math.log(1e-6) / math.log(found["slem"])) == 282
+    star = document({"family": "star", "peers": 4, "weights": "uniform"})
+    assert (star["slem"], star["rounds_to_consensus"]) == (pytest.approx(0.5, rel=1e-12), 20)
+
+
 def test_peers_that_cannot_agree_never_do() -> None:
     found = document({"peers": 2, "threshold": 0, "allow_disconnected": True})
     assert (found["connected"], found["diameter"]) == (False, None)
@@ -145,6 +156,170 @@ def test_random_graphs_take_the_experiments_seed_unless_they_have_their_own() ->
     by_experiment = document(regular, seed=5)["neighbours"]
     assert by_experiment == document({**regular, "seed": 5})["neighbours"]
     assert by_experiment != document(regular)["neighbours"]
+
+
+# ---- Topologies that change with the round
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "one_peer_exponential": {},
+    "base_k": {"k": 2},
+    "random_matching": {"pairs": 2},
+    "epidemic": {"fanout": 2},
+    "epidemic, local": {"family": "epidemic", "fanout": 2, "variant": "local"},
+    "mobile": {"threshold": 0.4},
+}
+
+
+def rounds_of(found: Explanation) -> list[nx.DiGraph]:
+    """Who hears whom in each of the rounds that are looked at: an arc from who speaks to who hears."""
+    ground = found.assembly.ground
+    graphs = [nx.from_numpy_array(ground.matrix(t).toarray().T, create_using=nx.DiGraph) for t in ground.rounds_seen]
+    for graph in graphs:
+        graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    return graphs
+
+
+@pytest.mark.parametrize("which", SCHEDULES)
+def test_the_document_of_a_schedule(which: str) -> None:
+    """Against networkx, round by round; a schedule without a period is looked at for 200 rounds."""
+    e = explained({"family": which, "peers": 6, **SCHEDULES[which]})
+    found, schedule, rounds = e.document, e.document["schedule"], rounds_of(e)
+    assert list(found) == [*KEYS, "schedule"]
+    assert list(schedule) == ["period", "rounds_seen", "connected_share", "edges", "degree"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert len(rounds) == schedule["rounds_seen"] == (schedule["period"] or 200)
+    ways = 1 if which.startswith(("one_peer", "epidemic")) else 2  # there arcs count, here edges, which are two
+    edges = [graph.number_of_edges() / ways for graph in rounds]
+    assert schedule["edges"] == {"min": min(edges), "max": max(edges), "mean": pytest.approx(np.mean(edges))}
+    heard = [degree for graph in rounds for _, degree in graph.in_degree()]
+    assert schedule["degree"] == {"min": min(heard), "max": max(heard), "mean": pytest.approx(np.mean(heard))}
+    assert schedule["connected_share"] == pytest.approx(np.mean([nx.is_strongly_connected(g) for g in rounds]))
+    ever = nx.compose_all(rounds)
+    assert found["edges"] == ever.number_of_edges() / ways
+    assert found["connected"] == nx.is_strongly_connected(ever)
+    assert found["diameter"] == nx.diameter(ever)
+    assert found["degree"]["mean"] == pytest.approx(np.mean([degree for _, degree in ever.in_degree()]))
+    assert found["neighbours"] == {f"peer-{i}": [f"peer-{j}" for j in sorted(ever.pred[i])] for i in range(6)}
+    assert found["bytes_per_round"] == round(float(np.mean([g.number_of_edges() for g in rounds])) * 4 * D)
+    assert found["weights"] == ("metropolis" if which == "mobile" else "own")
+    assert found["stochastic"] == ("row" if which == "epidemic, local" else "doubly")
+    assert (found["metric"], found["threshold"]) == (("position", 0.4) if which == "mobile" else ("hops", 1.0))
+
+
+def test_one_peer_exponential_of_eight() -> None:
+    found = document({"family": "one_peer_exponential"})
+    figures = {key: found[key] for key in ("edges", "diameter", "slem", "spectral_gap", "rounds_to_consensus")}
+    assert figures == {"edges": 24, "diameter": 3, "slem": 0.0, "spectral_gap": 1.0, "rounds_to_consensus": 3}
+    assert found["bytes_per_round"] == 8 * 4 * D
+    assert found["schedule"] == {
+        "period": 3,
+        "rounds_seen": 3,
+        "connected_share": pytest.approx(1 / 3),  # the ring of the first round; then two rings of four, four of two
+        "edges": {"min": 8, "max": 8, "mean": 8.0},
+        "degree": {"min": 1, "max": 1, "mean": 1.0},
+    }
+
+
+def test_a_schedule_that_is_not_exact_has_the_slem_of_its_period() -> None:
+    found = explained({"family": "one_peer_exponential", "peers": 6}, matrix=True).document
+    first, second, third = map(np.array, found["matrices"])
+    moduli = np.sort(np.abs(np.linalg.eigvals(third @ second @ first)))
+    assert found["slem"] == pytest.approx(moduli[-2] ** (1 / 3), rel=1e-9)
+    assert found["spectral_gap"] == pytest.approx(1 - found["slem"])
+    left, product, rounds = 1.0, np.eye(6), 0
+    while left > 1e-6:
+        product, rounds = np.array(found["matrices"][rounds % 3]) @ product, rounds + 1
+        left = float(np.linalg.norm(product - 1 / 6, 2))
+    assert found["rounds_to_consensus"] == rounds
+
+
+@pytest.mark.parametrize(("peers", "k"), [(7, 1), (7, 2), (6, 1), (5, 4), (5, 100)])
+def test_base_k_is_exact_after_its_period(peers: int, k: int) -> None:
+    found = explained({"family": "base_k", "peers": peers, "k": k}, matrix=True).document
+    matrices = found.get("matrices") or [found["matrix"]]
+    assert ("schedule" in found) == (len(matrices) > 1), "with k for all others it is the complete graph"
+    assert found["rounds_to_consensus"] == len(matrices)
+    assert found["slem"] == 0.0
+    product = np.linalg.multi_dot([*map(np.array, reversed(matrices)), np.eye(peers)])
+    assert np.allclose(product, 1 / peers, atol=1e-12)
+    assert max(sum(w > 0 for w in row) - 1 for rows in matrices for row in rows) <= k
+
+
+@pytest.mark.parametrize("family", ["random_matching", "epidemic", "mobile"])
+def test_of_what_never_repeats_the_first_matrices_are_shown(family: str) -> None:
+    e = explained({"family": family, "peers": 5, **SCHEDULES[family]}, matrix=True)
+    assert "matrix" not in e.document
+    assert len(e.document["matrices"]) == 8
+    for t, rows in enumerate(e.document["matrices"]):
+        assert rows == e.assembly.ground.matrix(t).toarray().tolist()
+
+
+def test_too_many_matrices_are_not_printed() -> None:
+    with pytest.raises(ConfigError, match=r"^--matrix: 10 times 1000 x 1000 numbers are too many .* up to 632 peers"):
+        explained({"family": "one_peer_exponential", "peers": 1000}, matrix=True)
+
+
+@pytest.mark.parametrize("which", SCHEDULES)
+def test_one_peer_has_nothing_to_change(which: str) -> None:
+    keys = {key: value for key, value in SCHEDULES[which].items() if key not in ("pairs", "fanout", "k")}
+    found = explained({"family": which, "peers": 1, **keys}, matrix=True).document
+    assert list(found) == [*KEYS, "matrix"]
+    assert found["matrix"] == [[1.0]]
+    assert (found["slem"], found["spectral_gap"], found["rounds_to_consensus"]) == (0.0, 1.0, 1)
+    assert (found["edges"], found["connected"], found["diameter"], found["bytes_per_round"]) == (0, True, 0, 0)
+
+
+def test_a_family_that_changes_under_an_algorithm_that_does_not_use_it() -> None:
+    matching = {"family": "random_matching", "pairs": 1}
+    for algorithm, messages in [
+        ({"name": "dpsgd"}, 2),
+        ({"name": "local"}, 0),
+        ({"name": "exact"}, 8 * 7),
+        ({"name": "diloco"}, 8 * 7),
+        ({"name": "diloco", "among": "neighbours"}, 2),
+    ]:
+        found = document(matching, algorithm=algorithm)
+        assert found["bytes_per_round"] == messages * 4 * D
+        assert found["schedule"]["edges"] == {"min": 1, "max": 1, "mean": 1.0}
+
+
+def test_push_sum_sends_numbers_of_eight_bytes_and_a_weight() -> None:
+    found = document({"family": "epidemic", "variant": "local", "fanout": 2}, algorithm={"name": "push_sum"})
+    assert (found["weights"], found["stochastic"]) == ("push", "column")
+    assert found["payload_bytes_per_message"] == 8 * (D + 1)
+    assert found["bytes_per_round"] == 8 * 2 * 8 * (D + 1)
+    assert 0 < found["slem"] < 1
+    assert found["rounds_to_consensus"] > 0
+
+
+def test_both_exchanges_of_a_round_are_counted() -> None:
+    tracking = document(algorithm={"name": "gradient_tracking"})
+    assert tracking["payload_bytes_per_message"] == 2 * 4 * D
+    assert tracking["bytes_per_round"] == 8 * 2 * 2 * 4 * D
+
+
+def test_a_schedule_in_which_some_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation, "LIMIT_ROUNDS", 250)
+    (tmp_path / "apart.edges").write_text("0 1\n2 3\n")
+    keys = {"family": "random_matching", "among": "file:apart.edges", "allow_disconnected": True}
+    e = explained(keys, folder=tmp_path)
+    found = e.document
+    assert (found["connected"], found["diameter"], found["rounds_to_consensus"]) == (False, None, None)
+    assert found["slem"] == pytest.approx(1.0, abs=0.01)
+    text = explanation_text(e)
+    assert "not within 250 rounds (differences down to a millionth)" in text
+    assert "all of them at once  edges: 2; a peer hears 1; not connected\n" in text
+
+
+def test_what_runs_dry_is_not_known_rather_than_not_a_number(tmp_path: Path) -> None:
+    """A peer that gives all away holds a push-sum weight of 0, and x / w is 0 / 0."""
+    (tmp_path / "explain_dry.py").write_text("def make():\n    return lambda _: [[0.0, 0.0], [1.0, 1.0]]\n")
+    tables: dict[str, Any] = {"algorithm": {"name": "push_sum"}, "task": {"data": "none", "init": [1.0]}}
+    with np.errstate(all="ignore"):
+        e = explained({"family": "explain_dry:make"}, folder=tmp_path, **tables)
+    json.dumps(e.document, allow_nan=False)
+    assert (e.document["slem"], e.document["spectral_gap"], e.document["rounds_to_consensus"]) == (None, None, None)
+    assert "slem, spectral gap   not known, not known (" in explanation_text(e)
 
 
 # ---- Warnings
@@ -208,12 +383,65 @@ def test_the_text_holds_the_same_figures(command: Command, write: Write) -> None
         ({"topology": {"peers": 2, "threshold": 0, "allow_disconnected": True}}, "rounds to consensus  never"),
         ({"algorithm": {"name": "local"}}, "local: nobody gossips"),
         ({"algorithm": {"name": "exact"}}, "exact: everybody hears everybody"),
+        (
+            {"algorithm": {"name": "diloco"}},
+            "diloco: everybody hears everybody, with equal weight; the topology is not",
+        ),
+        ({"algorithm": {"name": "diloco", "among": "neighbours"}}, "algorithm            diloco\n"),
+        ({"algorithm": {"order": "cta"}}, "algorithm            dpsgd, cta\n"),
+        ({"algorithm": {"name": "gradient_tracking"}}, "a message            8 B, in 2 exchanges\n"),
+        ({"topology": {"family": "exponential"}}, "  arcs                 24\n"),
+        ({"topology": {"threshold": float("inf")}}, "8 peers, ring, hops within any distance\n"),
+        ({"topology": {"metric": "model", "threshold": 0.5}}, "8 peers, ring, model within 0.5\n"),
+        ({"topology": {"metric": "model", "threshold": 0.5}}, "who stands within 0.5 is mixed; two that are further"),
+        ({"topology": {"metric": "model", "threshold": 0.5}}, "after 10 rounds. The figures are for all of them near"),
+        ({"topology": {"metric": "model", "threshold": 0.5, "look_again": 3}}, "after 3 rounds. The"),
+        ({"topology": {"metric": "rtt", "threshold": 5}}, "8 peers, ring, rtt within 5 ms\n"),
+        ({"topology": {"metric": "rtt", "threshold": 5}}, "round trips          those of [network], as the simulator"),
+        ({"topology": {"family": "base_k"}}, "8 peers, base_k, new in every round\n"),
+        ({"topology": {"family": "base_k"}}, "schedule             repeats after 3 rounds\n"),
+        ({"topology": {"family": "base_k"}}, "a round by itself    edges: 4; a peer hears 1\n"),
+        ({"topology": {"family": "base_k"}}, "connected in 0 of 3 rounds\n"),
+        ({"topology": {"family": "base_k"}}, "all of them at once  edges: 12; a peer hears 3; connected, diameter 3\n"),
+        ({"topology": {"family": "base_k"}}, "0, 1 (of a round: after some, nothing is left of any difference)\n"),
+        ({"topology": {"family": "base_k"}}, "peer    ever hears\npeer-0  peer-1, peer-2, peer-4\n"),
+        ({"topology": {"family": "one_peer_exponential", "peers": 6}}, "(of a round, on average over the period)\n"),
+        ({"topology": {"family": "one_peer_exponential", "peers": 6}}, "by itself    arcs: 6; a peer hears 1\n"),
+        ({"topology": {"family": "mobile", "threshold": 0.4}}, "mobile, position within 0.4, new in every round\n"),
+        ({"topology": {"family": "mobile", "threshold": 0.4}}, "never repeats; the figures here are of the first 200"),
+        (
+            {"topology": {"family": "mobile", "threshold": 0.4}},
+            "itself    edges: 7 to 24, 14.43 on average; a peer hears 0",
+        ),
+        ({"topology": {"family": "mobile", "threshold": 0.4}}, "connected in 135 of 200 rounds\n"),
+        ({"topology": {"family": "mobile", "threshold": 0.4}}, " (of a round, as measured)\n"),
+        ({"topology": {"family": "base_k", "peers": 1}}, "1 peer, base_k, hops within 1\n"),
         ({"peers": [{"name": "[red]"}, {"name": ":a:"}]}, "[red]  :a:"),
     ],
 )
 def test_the_text_for_people(tables: dict[str, Any], words: str) -> None:
     task = {"data": "none", "init": [1.0]}
     assert words in explanation_text(explain(from_dict({"task": task, **tables})))
+
+
+def test_the_text_says_how_much_of_a_model_is_gossiped() -> None:
+    text = explanation_text(explained(algorithm={"share": ["*weight"]}))
+    assert "parameters           7,850 at each peer; 7,840 of 7,850 numbers are gossiped\n" in text
+    assert "are gossiped" not in explanation_text(explained())
+
+
+def test_the_matrices_of_a_schedule_have_headings(command: Command, write: Write) -> None:
+    write('[task]\ndata = "none"\ninit = [1.0]\n[topology]\nfamily = "base_k"\npeers = 4')
+    lines = command("explain", "exp.toml", "--matrix").out.splitlines()
+    assert lines[-11:-5] == [
+        "round 0",
+        *[" 0.5000  0.5000  0.0000  0.0000"] * 2,
+        *[" 0.0000  0.0000  0.5000  0.5000"] * 2,
+        "",
+    ]
+    assert lines[-5] == "round 1"
+    write('[task]\ndata = "none"\ninit = [1.0]\n[topology]\npeers = 2')
+    assert "round 0" not in command("explain", "exp.toml", "--matrix").out
 
 
 def test_a_summary_for_people(command: Command, write: Write) -> None:

@@ -167,6 +167,20 @@ class Normalises(AdaptThenCombine):
         return {"x": x / x.norm()}
 
 
+class Both(AdaptThenCombine):
+    """Not finite in one place, and not row-wise in the others."""
+
+    def update(self, state: State, k: int, heard: Heard) -> State:
+        x = heard.sum()["x"]
+        return {"x": torch.cat([x[..., :1] * float("nan"), x[..., 1:] / x[..., 1:].norm()], dim=-1)}
+
+
+class Collapses(AdaptThenCombine):
+    def update(self, state: State, k: int, heard: Heard) -> State:
+        x = heard.sum()["x"]
+        return {"x": x if x.dim() == 1 else x[:1]}
+
+
 class Remembers(AdaptThenCombine):
     """Counts its calls: once for each peer in the simulator, and for itself alone in a daemon."""
 
@@ -249,6 +263,8 @@ WRONG: list[tuple[type[AdaptThenCombine], str]] = [
         Normalises,
         "it comes to other parameters for two peers at once, (n, d), than for one after the other, (d,); sums",
     ),
+    (Both, "it comes to other parameters for two peers at once"),
+    (Collapses, "update returned 'x' of shape (1, 5) where the parameters are (2, 5); it is to be (2, m)"),
     (Remembers, "it comes to other parameters for two peers at once"),
     (Alone, "message returned a value of type dict; it is (state, message)"),
     (Silent, "message returned no floating-point tensors to send"),
@@ -348,6 +364,15 @@ def nothing():
     pass
 
 
+def waits():
+    return AdaptThenCombine(absent="wait")
+
+
+class Reticent(AdaptThenCombine):
+    def parameters_in(self, message, k):
+        return None
+
+
 def raises():
     raise RuntimeError("no rule")
 
@@ -387,6 +412,7 @@ def text(factory: str, **topology: object) -> str:
 REFUSED = {
     "Empty": "rehearsal_own:Empty returned a Empty without at, learned, message, update, params, parameters_in; see",
     "nothing": "rehearsal_own:nothing returned a NoneType without stochastic, absent, exchanges, scope, extrapolates,",
+    "waits": "rehearsal_own:waits: absent is 'wait'; it can be 'keep_own' or 'count'",
     "raises": "rehearsal_own:raises raised RuntimeError: no rule",
     "Cuts": "rehearsal_own:Cuts: update and then params returned shape (1,) where the parameters are (2,)",
     "Cautios": "rehearsal_own:Cautios: ",
@@ -437,7 +463,14 @@ def test_an_algorithm_is_rehearsed_when_the_task_is_known(module: Path) -> None:
         prepare_task(assembly)
     share = {**tables, "algorithm": {"name": "rehearsal_own:Cautious", "share": ["y*"]}}
     with pytest.raises(ConfigError, match=r'^algorithm\.share: "y\*" matches nothing; the model has x'):
-        explain(from_dict(share, folder=module.parent))
+        prepare_task(assemble(from_dict(share, folder=module.parent)))
+
+
+def test_the_metric_model_goes_with_those_that_say_what_they_send(module: Path) -> None:
+    tables: dict[str, Any] = {"task": {"data": "none", "init": [1.0]}, "topology": {"metric": "model", "threshold": 1}}
+    assert explain(from_dict({**tables, "algorithm": {"name": "rehearsal_own:Cautious"}}, folder=module.parent))
+    with pytest.raises(ConfigError, match=r'^topology\.metric: "model" asks what parameters a message stands for'):
+        explain(from_dict({**tables, "algorithm": {"name": "rehearsal_own:Reticent"}}, folder=module.parent))
 
 
 def test_what_our_own_code_raises_inside_passes_through() -> None:

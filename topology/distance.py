@@ -22,7 +22,7 @@ METRICS = ("hops", "weight", "position")
 ROUNDING = 1e-9  # a pair counts as at the threshold if only rounding puts it beyond: 0.1 + 0.2 is within 0.3
 _ROWS_UP_TO = 8192  # peers up to which all n x n distances are looked at; above, only what is near
 _BLOCK = 1 << 22  # distances held at once
-_DENSE = 16  # dense: more edges than a sixteenth of the square of the peers
+_DENSE_FROM, _DENSE = 10_000, 16  # dense: more edges than so many, and than a sixteenth of the square of the peers
 _PAIRS_UP_TO = 3000  # peers up to which all pairs of positions are compared
 
 _Ints = NDArray[np.int64]
@@ -162,7 +162,7 @@ def diameter(graph: nx.Graph | nx.DiGraph) -> int | None:
     if not is_connected(graph):
         return None
     count = len(graph)
-    if graph.number_of_edges() > count * count // _DENSE:
+    if graph.number_of_edges() > max(_DENSE_FROM, count * count // _DENSE):
         return _diameter_of_dense(graph)
     steps = _steps(graph, None)
     block = max(1, _BLOCK // count)

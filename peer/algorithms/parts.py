@@ -7,12 +7,12 @@ averaged as they are, s <- W (s + delta), with the messages of its last exchange
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Algorithm, Edges, Heard, Message, State
+from peer.algorithms.wrapper import Wrapper
 
 Span = tuple[int, int]
 """Columns from the first up to, and without, the second."""
@@ -25,37 +25,7 @@ _APART = (_STATISTICS, _WEIGHT)
 
 
 @dataclass(frozen=True)
-class _Wrapper:
-    """What the algorithm inside says of itself holds for the whole."""
-
-    inner: Algorithm
-
-    @property
-    def stochastic(self) -> Literal["doubly", "row", "column"]:
-        return self.inner.stochastic
-
-    @property
-    def absent(self) -> Literal["keep_own", "wait", "resync", "count"]:
-        return self.inner.absent
-
-    @property
-    def exchanges(self) -> int:
-        return self.inner.exchanges
-
-    @property
-    def scope(self) -> Literal["peer", "edge"]:
-        return self.inner.scope
-
-    @property
-    def extrapolates(self) -> bool:
-        return self.inner.extrapolates
-
-    def parameters_in(self, message: Message, k: int) -> Tensor | None:
-        return self.inner.parameters_in(_without(message, *_APART), k)
-
-
-@dataclass(frozen=True)
-class Shared(_Wrapper):
+class Shared(Wrapper):
     """Gossips the columns in `spans`, which are in order and apart; the others, of `size` in all, stay at the peer."""
 
     spans: tuple[Span, ...]
@@ -81,6 +51,9 @@ class Shared(_Wrapper):
     def params(self, state: State) -> Tensor:
         return self._whole(self.inner.params(_without(state, _PERSONAL)), state[_PERSONAL])
 
+    def parameters_in(self, message: Message, k: int) -> Tensor | None:
+        return self.inner.parameters_in(message, k)
+
     @property
     def _rest(self) -> tuple[Span, ...]:
         edges = [0, *(edge for span in self.spans for edge in span), self.size]
@@ -97,7 +70,7 @@ class Shared(_Wrapper):
 
 
 @dataclass(frozen=True)
-class Apart(_Wrapper):
+class Apart(Wrapper):
     """Hands the first `parameters` columns to the algorithm and averages those behind them.
 
     Where only the columns of the mixing matrix P sum to 1, they are averaged with push-sum weights w of their own,
@@ -137,6 +110,9 @@ class Apart(_Wrapper):
 
     def params(self, state: State) -> Tensor:
         return torch.cat([self.inner.params(_without(state, *_APART)), state[_STATISTICS]], dim=-1)
+
+    def parameters_in(self, message: Message, k: int) -> Tensor | None:
+        return self.inner.parameters_in(_without(message, *_APART), k)
 
     @property
     def _pushes(self) -> bool:

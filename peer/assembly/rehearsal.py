@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Algorithm, Edges, Heard, Message, State
 from peer.algorithms.combine import HeardMessages
+from peer.algorithms.wrapper import Wrapper
 from peer.errors import ConfigError, EarshotError, TrainingError
 from peer.task.factory import own_traceback
 
@@ -32,31 +32,10 @@ _Hear = Callable[[Sequence[Message], int], Heard]
 
 
 @dataclass(frozen=True)
-class Guarded:
+class Guarded(Wrapper):
     """A user's algorithm, `spec` in the file; what it raises becomes a TrainingError with their own traceback."""
 
-    inner: Algorithm
     spec: str
-
-    @property
-    def stochastic(self) -> Literal["doubly", "row", "column"]:
-        return self.inner.stochastic
-
-    @property
-    def absent(self) -> Literal["keep_own", "wait", "resync", "count"]:
-        return self.inner.absent
-
-    @property
-    def exchanges(self) -> int:
-        return self.inner.exchanges
-
-    @property
-    def scope(self) -> Literal["peer", "edge"]:
-        return self.inner.scope
-
-    @property
-    def extrapolates(self) -> bool:
-        return self.inner.extrapolates
 
     def init(self, x: Tensor) -> State:
         with self._blamed("init"):
@@ -130,7 +109,7 @@ def rehearse(algorithm: Guarded, size: int, dtype: torch.dtype, lr: float, *, sa
     pair = torch.linspace(-1.0, 1.0, 2 * size, dtype=dtype).view(2, size)
     try:
         with torch.random.fork_rng(devices=[]):
-            first, again = (torch.stack(play(list(pair.clone()), _one_by_one)) for _ in range(2))
+            first, again = (torch.stack(play(list(pair), _one_by_one)) for _ in range(2))
             (rows,) = play([pair], _as_rows)
     except TrainingError as error:
         raise ConfigError(KEY, str(error), error.details) from error
