@@ -759,10 +759,30 @@ def built(key: str) -> st.SearchStrategy[str]:
     return st.sampled_from(CHOICES[key].built)
 
 
+SCHEDULES: list[dict[str, Any]] = [
+    {"family": "one_peer_exponential"},
+    {"family": "base_k", "k": 3},
+    {"family": "random_matching", "pairs": 0, "among": "star"},
+    {"family": "epidemic", "fanout": 2, "variant": "local"},
+    {"family": "mobile", "threshold": 0.5, "speed": 0.1, "margin": 0.0},
+    {"family": "own.streets:one_way", "args": {"lanes": [1, 2]}},
+    {"metric": "model", "threshold": 0.25, "look_again": 4},
+]
+ALGORITHMS: list[dict[str, Any]] = [
+    {},
+    {"order": "cta", "share": ["a*", "b"]},
+    {"name": "push_sum"},
+    {"name": "gradient_tracking", "order": "diging"},
+    {"name": "diloco", "among": "neighbours", "outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False},
+    {"name": "own.rules:make"},
+]
+
+
 @st.composite
 def experiments(draw: st.DrawFn) -> dict[str, Any]:
     n = draw(st.integers(1, 4))
     vector = st.lists(finite, min_size=2, max_size=2)
+    place = st.lists(st.floats(0, 1), min_size=2, max_size=2)
     row = st.tuples(vector, finite)
     inline = {
         "model": "linear",
@@ -773,6 +793,12 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
     family = draw(st.sampled_from(["ring", "geometric", "networkx:some_graph"]))
     args = {"args": draw(st.dictionaries(st.from_regex(r"[a-z_]{1,5}", fullmatch=True), plain))}
     peers = draw(st.lists(names, min_size=n, max_size=n, unique=True))
+    drawn_graph = {
+        "family": family,
+        "threshold": draw(not_negative | st.just(float("inf"))),
+        "weights": draw(built("topology.weights")),
+        **(args if family.startswith("networkx") else {}),
+    }
     return {
         "name": draw(names),
         "seed": draw(st.integers(0, 2**63 - 1)),
@@ -784,15 +810,13 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             "dtype": draw(built("task.dtype")),
         },
         "topology": {
-            "family": family,
-            "threshold": draw(not_negative | st.just(float("inf"))),
-            "weights": draw(built("topology.weights")),
+            **draw(st.sampled_from([drawn_graph, *SCHEDULES])),
             "allow_disconnected": draw(st.booleans()),
-            **(args if family.startswith("networkx") else {}),
             **draw(st.sampled_from([{}, {"peers": n}])),
         },
+        "algorithm": draw(st.sampled_from(ALGORITHMS)),
         "record": {"params": draw(built("record.params"))},
-        **draw(st.sampled_from([{}, {"peers": [{"name": name, "position": draw(vector)} for name in peers]}])),
+        **draw(st.sampled_from([{}, {"peers": [{"name": name, "position": draw(place)} for name in peers]}])),
     }
 
 

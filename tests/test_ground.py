@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import topology
+from peer.assembly import assemble, prepare_task
 from peer.assembly.ground import LOOKED_AT_ROUNDS, Ground, ground_of
 from peer.errors import ConfigError
 from peer.experiment import Experiment, from_dict
@@ -85,6 +86,23 @@ def test_entries_may_stand_in_another_order_than_the_names_of_the_graph(tmp_path
     assert found.positions is not None
     assert found.positions.tolist() == [[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]
     assert sorted(found.graph.edges) == [(0, 1), (1, 2)]
+
+
+def test_each_has_its_own_data_whatever_the_order_of_entries(tmp_path: Path) -> None:
+    (tmp_path / "named.edges").write_text("lab attic\nattic bus\n")
+    for label, name in enumerate(("lab", "attic", "bus")):
+        np.savez(tmp_path / f"{name}.npz", x=np.full((2, 3), float(label)), y=np.array([label, label]))
+    np.savez(tmp_path / "common.npz", x=np.zeros((3, 3)), y=np.arange(3))
+    tables = {
+        "task": {"model": "softmax", "data": "npz:common.npz", "partition": "own"},
+        "peers": [{"name": name, "data": f"npz:{name}.npz"} for name in ("bus", "lab", "attic")],
+        "topology": {"family": "file:named.edges"},
+    }
+    assembly = assemble(from_dict(tables, folder=tmp_path))
+    assert assembly.names == ("lab", "attic", "bus")
+    own = prepare_task(assembly).own
+    assert own is not None
+    assert [int(data.y[0]) for data in own if data is not None] == [0, 1, 2]
 
 
 def test_names_in_entries_and_graph_that_differ_are_listed(tmp_path: Path) -> None:

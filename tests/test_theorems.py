@@ -17,7 +17,7 @@ GRAPHS = Path(__file__).parent / "truth" / "graphs"
 
 # Each family, with what it needs beside the number of peers.
 FAMILIES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("ring", "path", "star", "complete", "grid", "torus", "exponential"), {}),
+    **{name: {} for name in ("ring", "path", "star", "complete", "grid", "torus", "exponential")},
     "hypercube": {"peers": 16},
     "regular": {"degree": 4},
     "geometric": {},

@@ -168,13 +168,14 @@ def prepare_task(assembly: Assembly, only: PeerId | None = None) -> Task:
         batch_size=e.task.batch_size,
         local_steps=e.task.local_steps,
     )
+    own = {entry.name: entry.data for entry in e.peers}  # which may stand in another order than the nodes
     how = Partition(
         kind=e.task.partition,
         alpha=e.task.alpha,
         classes_per_peer=e.task.classes_per_peer,
         sizes=e.task.sizes,
         rows_per_peer=e.task.rows_per_peer,
-        own=[entry.data for entry in e.peers],
+        own=[own.get(name) for name in assembly.names],
     )
     wish = Wish(
         model=e.task.model,
