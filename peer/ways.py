@@ -83,6 +83,8 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
         task = prepare_task(assembly)
         check_devices(experiment)
         device = torch.device("cpu") if engine == "events" else device_of(experiment.task.device, 0)
+        if engine == "events":
+            assembly.neighbours(0)  # a user's own schedule that fails later on says so before anything is written
         folder = _open(options, experiment, assembly, task)
         watch = Watch(
             assembly,

@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from peer import cli
 from tests.commands import Command, Outcome, Write
+
+# No test depends on how fast the machine is; a failure prints what replays it.
+settings.register_profile(
+    "earshot", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("earshot")
 
 
 @pytest.fixture

@@ -206,3 +206,14 @@ def test_pure_gossip_contracts_as_the_matrix_says(pool: DaemonPool) -> None:
     expected = np.linalg.matrix_power(w, 7) @ np.array(start)
     for summary in (simulate(e), simulate(e, engine="events"), pool.up(e)):
         np.testing.assert_allclose(summary.params, expected, rtol=1e-13)
+
+
+def test_without_a_topology_the_order_still_counts(pool: DaemonPool) -> None:
+    """x <- mean(x) - lr g is another walk than x <- mean(x - lr g)."""
+    e = experiment("ring", "softmax", "cta", rounds=5)
+    exact = from_dict(
+        {**e.model_dump(exclude_none=True, exclude_defaults=True), "algorithm": {"name": "exact", "order": "cta"}}
+    )
+    real, virtual = pool.up(exact), simulate(exact, engine="events")
+    assert real.params == virtual.params
+    assert real.consensus_distance > 0

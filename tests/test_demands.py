@@ -238,7 +238,7 @@ CASES = {
             ("d2", "cta", "dpsgd"),
             ("push_sum", "diging", "gradient_tracking"),
             ("diloco", "cta", "dpsgd"),
-            ("exact", "cta", "dpsgd"),
+            ("exact", "diging", "gradient_tracking"),
         ]
     },
     **{

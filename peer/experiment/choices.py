@@ -160,7 +160,10 @@ NEEDS: dict[tuple[str, str], tuple[str, str]] = {
 }
 
 # The orders that an algorithm has; the first is its default. Others have one order, and take no such key.
-ORDERS = {"dpsgd": ("atc", "cta"), "gradient_tracking": ("atc", "diging")}
+ORDERS = {
+    **dict.fromkeys(("dpsgd", "local", "exact"), ("atc", "cta")),  # the other two are D-PSGD with another W
+    "gradient_tracking": ("atc", "diging"),
+}
 
 # Families in which W changes from round to round.
 TIME_VARYING = ("one_peer_exponential", "base_k", "random_matching", "epidemic", "mobile")
