@@ -24,7 +24,7 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     """Return the algorithm that the experiment names. Raises ConfigError where it is a user's and not one."""
     a = experiment.algorithm
     match a.name, a.order:
-        case ("dpsgd" | "local" | "exact"), "cta":
+        case (("dpsgd" | "local" | "exact"), "cta"):
             return dpsgd.CombineThenAdapt()
         case (("dpsgd" | "local" | "exact"), _):
             return dpsgd.AdaptThenCombine()
