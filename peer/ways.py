@@ -15,6 +15,7 @@ from torch import Tensor
 from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_task
 from peer.daemon import host, start
 from peer.daemon.node import Progress
+from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment, Network
 from peer.explanation import warnings_of
 from peer.model_file import save_model
@@ -84,7 +85,7 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
         check_devices(experiment)
         device = torch.device("cpu") if engine == "events" else device_of(experiment.task.device, 0)
         if engine == "events":
-            assembly.neighbours(0)  # a user's own schedule that fails later on says so before anything is written
+            _ask_for_all_rounds(assembly)
         folder = _open(options, experiment, assembly, task)
         watch = Watch(
             assembly,
@@ -107,6 +108,7 @@ def up(experiment: Experiment, options: Options) -> Result:
     began_s = monotonic()
     torch.set_num_threads(1)
     assembly = assemble(experiment, measures=True)
+    _ask_for_all_rounds(assembly)
     check_devices(experiment)
     task = prepare_task(assembly)
     folder = _open(options, experiment, assembly, task)
@@ -127,6 +129,7 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     began_s = monotonic()
     torch.set_num_threads(experiment.task.threads)
     assembly = assemble(experiment, measures=True)
+    _ask_for_all_rounds(assembly)
     me = start.seat_of(assembly, name)
     task = prepare_task(assembly, only=me)
     seat = start.bind(assembly, task, me)
@@ -178,3 +181,13 @@ def _close(experiment: Experiment, ended: Ended, began_s: float, folder: RunFold
     if folder is not None:
         folder.finish(summary)
     return Result(summary, ended.details)
+
+
+def _ask_for_all_rounds(assembly: Assembly) -> None:
+    """Have a user's own schedule that fails in a later round say so before anything is written. Raises ConfigError."""
+    try:
+        for round in range(assembly.ground.rounds or 0):
+            assembly.mixing(round)
+        assembly.neighbours(0)
+    except TrainingError as error:
+        raise ConfigError("", str(error), error.details) from error

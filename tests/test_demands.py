@@ -78,6 +78,12 @@ CASES = {
     for what, (ground, mend) in BY_ROWS_ALONE.items()
 } | {
     "push weights with dpsgd": Case('weights = "push"', "", "topology.weights: push", ['"push_sum"', "leave"]),
+    **{
+        f"push weights with {name}": Case(
+            'weights = "push"', named(name), "topology.weights: push", ['"push_sum"', "leave"]
+        )
+        for name in ("local", "exact", "diloco")
+    },
     "push weights with gradient_tracking": Case(
         'family = "mobile"\nthreshold = 0.4\nweights = "push"',
         named("gradient_tracking"),
@@ -393,8 +399,6 @@ ACCEPTED = {
     "push_sum on columns of a file": ({"family": "file:columns.npy"}, {"name": "push_sum"}),
     "diloco over all on anything": ({"family": "file:rows.npy"}, {"name": "diloco"}),
     "diloco over all on columns": ({"family": "file:columns.npy"}, {"name": "diloco", "among": "all"}),
-    "local beside push weights": ({"weights": "push"}, {"name": "local"}),
-    "exact beside push weights": ({"family": "star", "weights": "push"}, {"name": "exact"}),
     "base_k with k beyond all": ({"family": "base_k", "k": 100}, {}),
     "epidemic with everybody": ({"family": "epidemic", "fanout": 7}, {"name": "gradient_tracking"}),
 }

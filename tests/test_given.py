@@ -413,6 +413,12 @@ def fortieth_fails():
     return ring
 
 
+def lopsided_late():
+    lopsided = np.eye(4)
+    lopsided[0, :2] = 0.5
+    return lambda round: nx.cycle_graph(4) if round < 250 else lopsided
+
+
 def evil():
     return nx.Graph([("../../evil", "b")])
 """
@@ -530,9 +536,24 @@ def test_a_round_that_fails_later_ends_the_run_in_words(command: Command, write:
     assert (outcome.document["outcome"], outcome.document["rounds"]) == ("failed", 40)
     assert outcome.document["why"] == words
     assert "given_own.py" in outcome.err
-    outcome = command("simulate", "exp.toml", "--engine", "events", "--no-folder", "--quiet")
-    assert outcome.code == 3
-    assert words in outcome.err
+    for way in (["simulate", "--engine", "events"], ["up"]):  # which ask for all rounds before the first
+        outcome = command(*way, "exp.toml", "--quiet")
+        assert (outcome.code, outcome.err.splitlines()[-1]) == (2, f"earshot: {words}")
+    assert not (module.parent / "runs").exists()
+
+
+def test_a_round_that_does_not_do_is_refused_when_it_comes(command: Command, write: Write, module: Path) -> None:
+    write(
+        'rounds = 300\n[task]\ndata = "none"\ninit = [1.0]\n[topology]\nfamily = "given_own:lopsided_late"\n'
+        '[algorithm]\nname = "gradient_tracking"\n'
+    )
+    words = "topology.family: W of round 250 is row stochastic, and gradient_tracking needs doubly"
+    outcome = command("simulate", "exp.toml", "--json", "--no-folder", "--quiet")
+    assert (outcome.code, outcome.document["outcome"], outcome.document["rounds"]) == (3, "failed", 250)
+    assert outcome.document["why"] == words
+    for way in (["simulate", "--engine", "events"], ["up"]):
+        outcome = command(*way, "exp.toml", "--quiet")
+        assert (outcome.code, outcome.err.splitlines()[-1]) == (2, f"earshot: {words}")
 
 
 def test_a_function_made_for_so_many_rounds_runs_through(module: Path) -> None:

@@ -22,12 +22,15 @@ from peer.protocol.messages import (
     Heartbeat,
     Measured,
     Message,
+    Mix,
     Mixed,
     Neighbourhood,
+    PeerJoined,
     PeerLost,
     Probe,
     Received,
     Skip,
+    Term,
     Tick,
     Trained,
 )
@@ -735,3 +738,17 @@ def test_nothing_matters_after_the_end(matrix: Matrix, random: Random, data: st.
     for event in data.draw(st.lists(events, min_size=1, max_size=5)):
         assert core.handle(event, 0.0) == []
     assert vars(core) == before
+
+
+def test_the_mean_of_all_is_the_mean_of_those_that_are_left() -> None:
+    """Where everybody hears everybody with equal weight, the weight of the dead is shared by all, not kept by each."""
+    third = 1 / 3
+    here = Neighbourhood({0: third, 1: third, 2: third}, {1: third, 2: third})
+    core = Gossip(0, 5, lambda _: here, conserves="mean")
+    core.start(0.0)
+    for peer in (1, 2):
+        core.handle(PeerJoined(peer), 0.0)
+    core.handle(Trained(0, 10.0), 0.0)
+    core.handle(Received(1, Data(0, 0, 20.0)), 0.0)
+    (mix,) = [e for e in core.handle(PeerLost(2, "gone"), 0.0) if isinstance(e, Mix)]
+    assert mix.terms == (Term(0.5, 0, 10.0), Term(0.5, 1, 20.0))

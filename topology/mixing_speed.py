@@ -5,6 +5,7 @@ columns do, w being the push-sum weights. Both are x / w: w stays 1 where rows s
 """
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,8 @@ from topology.weights import stochasticity
 
 _HELD_UP_TO = 512  # peers up to which the whole product of the rounds is held
 _STARTS = 8
+_CONSENSUS = 1e-6  # of the start's disagreement
+_STANDSTILL_ROUNDS = 2000  # rounds that bring peers no closer
 _NOTHING = 1e-12  # a round that leaves no more of the disagreement leaves nothing but rounding
 
 _Floats = NDArray[np.float64]
@@ -32,18 +35,26 @@ def measured_rounds_to_consensus(schedule: Schedule, tolerance: float = 1e-6, li
     distance from the mean. None where `limit` rounds are not enough.
     """
     mixed: _Mixed = _Product(schedule.peers) if schedule.peers <= _HELD_UP_TO else _RandomStarts(schedule.peers)
+    before = math.inf
     for round in range(limit):
         mixed.mix(schedule.matrix(round))
         if mixed.agrees(tolerance):
             return round + 1
+        if (round + 1) % _STANDSTILL_ROUNDS == 0:
+            left = mixed.disagreement()
+            if left > before * (1.0 - _NOTHING):  # parts that never meet
+                return None
+            before = left
     return None
 
 
 def contraction(schedule: Schedule, rounds: int) -> float:
     """Return the factor per round by which disagreement shrinks in the long run; 0.0 where nothing of it is left.
 
-    With a period and up to 512 peers it is the slem of the period's product, to the power of 1 / period. Otherwise the
-    geometric mean over the first `rounds` rounds, from a random start.
+    With a period and up to 512 peers it is the slem of the period's product, to the power of 1 / period. Otherwise it
+    is measured from a random start: without a period, the geometric mean of the rounds up to consensus to within a
+    millionth; with one, or where `rounds` rounds do not get so far, that of the second half of them. 1.0 where nothing
+    shrinks any more.
     """
     period = schedule.period
     if period == 1:
@@ -71,21 +82,36 @@ def connected_share(schedule: Schedule, rounds: int) -> float:
 
 
 def _measured_contraction(schedule: Schedule, rounds: int) -> float:
-    """Take the disagreement back to size 1 after each round, so that it never drowns in rounding."""
+    left = [0.0]  # logarithms of the disagreement, as a share of the start's
+    for size in _shares_left(schedule, rounds):
+        if size < _NOTHING and (schedule.period is not None or len(left) == 1):
+            return 0.0
+        left.append(left[-1] + math.log(max(size, _NOTHING)))
+        if schedule.period is None and left[-1] <= math.log(_CONSENSUS):  # chance may make it exact sooner or later
+            return math.exp(math.log(_CONSENSUS) / (len(left) - 1))
+    half = len(left) // 2
+    factor = math.exp((left[-1] - left[half]) / max(1, len(left) - 1 - half))
+    return 1.0 if abs(factor - 1.0) < 1e-9 else factor
+
+
+def _shares_left(schedule: Schedule, rounds: int) -> Iterator[float]:
+    """Yield what each round leaves of the disagreement before it, which is taken back to size 1 so as not to drown in
+    rounding."""
     x = _random_starts(schedule.peers, 1)
     w = np.ones((schedule.peers, 1))
-    logarithms = []
-    for round in range(-1, rounds):
-        if round >= 0:
-            W = schedule.matrix(round)
-            x, w = W @ x, W @ w
-        x = x - w * (x / w).mean()
-        size = float(np.linalg.norm(x / w))
+    x = _of_size_1(x - w * (x / w).mean(), w)[0]
+    for round in range(rounds):
+        W = schedule.matrix(round)
+        x, w = W @ x, W @ w
+        x, size = _of_size_1(x - w * (x / w).mean(), w)
+        yield size
         if size < _NOTHING:
-            return 0.0
-        logarithms.append(math.log(size))
-        x = x / size
-    return math.exp(math.fsum(logarithms[1:]) / rounds)
+            return
+
+
+def _of_size_1(x: _Floats, w: _Floats) -> tuple[_Floats, float]:
+    size = float(np.linalg.norm(x / w))
+    return (x / size if size else x), size
 
 
 # --- what mixing has made of the starts
@@ -94,6 +120,7 @@ def _measured_contraction(schedule: Schedule, rounds: int) -> float:
 class _Mixed(Protocol):
     def mix(self, W: sparse.csr_array) -> None: ...
     def agrees(self, tolerance: float) -> bool: ...
+    def disagreement(self) -> float: ...
 
 
 class _Product:
@@ -110,6 +137,12 @@ class _Product:
 
     def agrees(self, tolerance: float) -> bool:
         return self._norm_is_within(tolerance) if self._doubly else self._spread() <= tolerance
+
+    def disagreement(self) -> float:
+        """Return what is left of the worst start's."""
+        if not self._doubly:
+            return self._spread()
+        return float(np.linalg.norm(self._product - 1.0 / len(self._product), 2))
 
     def _norm_is_within(self, tolerance: float) -> bool:
         """Find the 2-norm only where one start, which power iteration draws to the worst, is within already."""
@@ -134,15 +167,19 @@ class _RandomStarts:
     def __init__(self, count: int) -> None:
         self._x = _random_starts(count, _STARTS)
         self._w = np.ones((count, 1))
-        self._before = self._disagreement()
+        self._before = self._disagreements()
 
     def mix(self, W: sparse.csr_array) -> None:
         self._x, self._w = W @ self._x, W @ self._w
 
     def agrees(self, tolerance: float) -> bool:
-        return bool((self._disagreement() <= tolerance * self._before).all())
+        return bool((self._disagreements() <= tolerance * self._before).all())
 
-    def _disagreement(self) -> _Floats:
+    def disagreement(self) -> float:
+        """Return the largest of the starts'."""
+        return float(self._disagreements().max())
+
+    def _disagreements(self) -> _Floats:
         debiased = self._x / self._w
         return np.linalg.norm(debiased - debiased.mean(axis=0), axis=0)  # type: ignore[no-any-return]
 

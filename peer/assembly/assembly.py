@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, eye_array
 import topology
 from peer.algorithms.algorithm import Algorithm
 from peer.assembly.choice import algorithm_of, check_fitted, fitted, mixes_without_topology, shared_spans
-from peer.assembly.demands import check_demands
+from peer.assembly.demands import check_demands, check_round
 from peer.assembly.ground import Ground, ground_of
 from peer.assembly.latency import latencies_of
 from peer.experiment import Experiment
@@ -78,7 +78,12 @@ class Assembly:
 
     def mixing(self, round: int) -> csr_array:
         """Return the matrix that the algorithm mixes with in a round: the topology's, or nobody's, or everyone's."""
-        return self.ground.matrix(round) if self.uses_topology else self._apart_from_topology
+        if not self.uses_topology:
+            return self._apart_from_topology
+        matrix = self.ground.matrix(round)
+        if self.ground.rounds is not None:  # a user's own function: its later rounds are not known in advance
+            check_round(self.experiment, self.algorithm, matrix, round)
+        return matrix
 
     def around(self, me: PeerId, round: int) -> Neighbourhood:
         """Return a peer's row and column of the mixing matrix of a round."""

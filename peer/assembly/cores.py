@@ -45,7 +45,7 @@ def _gossip(
         around,
         neighbours=neighbours,
         exchanges=algorithm.exchanges,
-        conserves="columns" if algorithm.stochastic == "column" else "rows",
+        conserves="mean" if assembly.everyone else "columns" if algorithm.stochastic == "column" else "rows",
         look_again=1 if assembly.model_threshold is None else e.topology.look_again or LOOK_AGAIN,
     )
 

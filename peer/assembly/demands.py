@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from scipy.sparse import csr_array
+
 import topology
 from peer.algorithms.algorithm import Algorithm
 from peer.algorithms.d2 import LAMBDA_MIN
@@ -29,6 +31,21 @@ def check_demands(experiment: Experiment, algorithm: Algorithm, ground: Ground) 
     misfit = _misfit(experiment, algorithm, ground)
     if misfit is not None:
         raise ConfigError(misfit.key, f"{misfit.why}; {misfit.mend}")
+
+
+def check_round(experiment: Experiment, algorithm: Algorithm, matrix: csr_array, round: int) -> None:
+    """Refuse one round's W of a schedule whose rounds were not all looked at before. Raises TrainingError."""
+    if algorithm.stochastic == "column":
+        allowed = {"column", "doubly"}
+    else:
+        allowed = {"doubly"} | (
+            {"row"} if experiment.algorithm.name == "dpsgd" or algorithm.stochastic == "row" else set()
+        )
+    kind = topology.stochasticity(matrix)
+    if kind not in allowed:
+        needed = " or ".join(sorted(allowed))
+        name = experiment.algorithm.name
+        raise TrainingError(f"topology.family: W of round {round} is {kind} stochastic, and {name} needs {needed}")
 
 
 def limit_warnings(experiment: Experiment, ground: Ground) -> list[str]:
@@ -65,14 +82,14 @@ def _misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Mi
             f'"model" looks at the parameters that neighbours send, round by round, and {name} does not work so',
             'it goes with dpsgd, with gradient_tracking in the order "diging", and with diloco among neighbours',
         )
-    if mixes_without_topology(experiment):
-        return None
     if t.weights == "push" and algorithm.stochastic != "column":
         return _Misfit(
             "topology.weights",
             f"push makes the columns of W sum to 1, and {name} mixes by rows",
             'choose algorithm.name = "push_sum", or leave topology.weights out',
         )
+    if mixes_without_topology(experiment):
+        return None
     kinds = _kinds(experiment, ground)
     if algorithm.stochastic == "column":
         return None if kinds <= {"column", "doubly"} else _without_columns(experiment, ground)

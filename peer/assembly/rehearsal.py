@@ -8,7 +8,8 @@ are not row-wise, tensors changed in place while others still hold them.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -33,9 +34,13 @@ _Hear = Callable[[Sequence[Message], int], Heard]
 
 @dataclass(frozen=True)
 class Guarded(Wrapper):
-    """A user's algorithm, `spec` in the file; what it raises becomes a TrainingError with their own traceback."""
+    """A user's algorithm, `spec` in the file; what it raises becomes a TrainingError with their own traceback.
+
+    `looks_on`: states are looked at all through the run, too.
+    """
 
     spec: str
+    looks_on: bool = True
 
     def init(self, x: Tensor) -> State:
         with self._blamed("init"):
@@ -47,7 +52,7 @@ class Guarded(Wrapper):
 
     def learned(self, state: State, delta: Tensor, lr: float) -> State:
         with self._blamed("learned"):
-            return self.inner.learned(state, delta, lr)
+            return self._like(state, self.inner.learned(state, delta, lr), "learned")
 
     def message(self, state: State, k: int, noise: Tensor | None) -> tuple[State, Message]:
         with self._blamed("message"):
@@ -55,7 +60,7 @@ class Guarded(Wrapper):
 
     def update(self, state: State, k: int, heard: Heard) -> State:
         with self._blamed("update"):
-            return self.inner.update(state, k, heard)
+            return self._like(state, self.inner.update(state, k, heard), "update")
 
     def params(self, state: State) -> Tensor:
         with self._blamed("params"):
@@ -64,6 +69,19 @@ class Guarded(Wrapper):
     def parameters_in(self, message: Message, k: int) -> Tensor | None:
         with self._blamed("parameters_in"):
             return self.inner.parameters_in(message, k)
+
+    def _like(self, before: State, after: object, method: str) -> State:
+        """Return the state after a function, if its tensors are what they were before it; also late in a run."""
+        if not self.looks_on:
+            return cast(State, after)
+        if not isinstance(after, dict):
+            raise TrainingError(f"{self.spec}: {method} returned {_kind(after)}; a state is a dict of tensors")
+        for name in before.keys() & after.keys():
+            old, new = before[name], after[name]
+            if not isinstance(new, Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
+                text = f"{self.spec}: {method} returned {name} as {_form(new)}, and it was {_form(old)}"
+                raise TrainingError(text)
+        return after
 
     @contextmanager
     def _blamed(self, method: str) -> Iterator[None]:
@@ -75,6 +93,10 @@ class Guarded(Wrapper):
             first, *_ = str(error).splitlines() or [""]
             cause = f"{type(error).__name__}: {first}" if first else type(error).__name__
             raise TrainingError(f"{self.spec}: {method} raised {cause}", own_traceback(error)) from error
+
+
+def _form(value: object) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else _kind(value)
 
 
 def check_settings(algorithm: Algorithm, spec: str) -> None:
@@ -122,10 +144,11 @@ def rehearse(algorithm: Guarded, size: int, dtype: torch.dtype, lr: float, *, sa
 
 def _fresh(algorithm: Guarded) -> Guarded:
     """Return a copy, so that what a play leaves in an instance, which holds settings only, shows in the next one."""
+    watched = replace(algorithm, looks_on=False)  # the rehearsal looks closer
     try:
-        return deepcopy(algorithm)
+        return deepcopy(watched)
     except Exception:  # noqa: BLE001 - some things of a user's cannot be copied
-        return algorithm
+        return watched
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

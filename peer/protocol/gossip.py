@@ -8,14 +8,15 @@
 A peer that is late is waited for; `PeerLost`, an early `Bye` and a message that no right peer sends take a neighbour
 out. What a lost neighbour would have had of the weights goes to the peer itself, so every row goes on summing to 1; a
 symmetric matrix stays symmetric. Where it is the columns that sum to 1, a peer keeps what a lost listener would have
-been given. What one peer says to another must arrive once and in order, heartbeats apart.
+been given; where W is the mean of all, the mean of all that are there takes its place. What one peer says to another
+must arrive once and in order, heartbeats apart.
 
 Who hears whom may change from round to round. Under the metric "model" it depends on the parameters instead: two peers
 that are found too far apart skip each other for `look_again` rounds. Both find the same, from the same two messages;
 should rounding part them, the `Skip` of the one tells the other.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import fsum, inf
 from typing import Literal
 
@@ -62,7 +63,8 @@ class Gossip:
 
     `rounds` is how many to do, 0 for until stopped. `around(round)` is the peer's neighbourhood in that round, and
     `neighbours` are all that it ever has to do with: None for those of round 0. `conserves` says which sums of the
-    mixing matrix stay 1 when a peer is lost. Where `look_again` is 1, nobody skips anybody; more goes with one exchange
+    mixing matrix stay 1 when a peer is lost: "rows", "columns", or, where all weights are equal, rows that stay the
+    "mean" of who is heard. Where `look_again` is 1, nobody skips anybody; more goes with one exchange
     a round, with sums of rows, and with neighbours who hear each other in every round.
     """
 
@@ -74,7 +76,7 @@ class Gossip:
         *,
         neighbours: Iterable[PeerId] | None = None,
         exchanges: int = 1,
-        conserves: Literal["rows", "columns"] = "rows",
+        conserves: Literal["rows", "columns", "mean"] = "rows",
         look_again: int = 1,
     ) -> None:
         self.me = me
@@ -190,8 +192,12 @@ class Gossip:
         here, inbox = self.around(self.round), self._take_out()
         heard = {peer: what for peer, what in inbox.items() if what is not SKIPPED}
         self._short |= len(inbox) < len(here.weights.keys() - {self.me})
-        kept = own_weight(self.me, here, heard, self._told, self.conserves)
-        weight = here.weights if self.conserves == "rows" else dict.fromkeys(heard, 1.0)
+        if self.conserves == "mean":
+            kept = 1.0 / (len(heard) + 1)
+            weight: Mapping[PeerId, float] = dict.fromkeys(heard, kept)
+        else:
+            kept = own_weight(self.me, here, heard, self._told, self.conserves)
+            weight = here.weights if self.conserves == "rows" else dict.fromkeys(heard, 1.0)
         terms = [Term(kept, self.me, self._own), *(Term(weight[peer], peer, what) for peer, what in heard.items())]
         return [Mix(self.round, self.exchange, self.me, tuple(sorted(terms, key=lambda term: term.sender)))]
 
