@@ -7,7 +7,6 @@ import torch
 
 import topology
 from peer.assembly import Assembly, assemble, prepare_task
-from peer.assembly.cores import LOOK_AGAIN
 from peer.assembly.demands import limit_warnings, stochasticities
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment
@@ -44,11 +43,6 @@ class Explanation:
     def has_orders(self) -> bool:
         """Whether the algorithm has more than one order."""
         return self.assembly.experiment.algorithm.name in ORDERS
-
-    @property
-    def look_again(self) -> int:
-        """After how many rounds two peers that were too far apart look at each other again."""
-        return self.assembly.experiment.topology.look_again or LOOK_AGAIN
 
     @property
     def rounds_waited(self) -> int:

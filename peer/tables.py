@@ -85,10 +85,11 @@ def _period(schedule: Row) -> str:
 def _decided_later(explanation: Explanation) -> list[str]:
     """Say what is known in a run alone: whose models are near, how long round trips take."""
     d, t = explanation.document, explanation.assembly.experiment.topology
+    again = explanation.assembly.look_again
     if d["metric"] == "model":
         return [
             f"  model distance       who stands within {t.threshold:g} is mixed; two that are further apart look again",
-            f"                       after {explanation.look_again} rounds. The figures are for all of them near",
+            f"                       after {again} rounds. The figures are for all of them near",
         ]
     if d["metric"] == "rtt":
         return ["  round trips          those of [network], as the simulator has them; daemons measure their own"]

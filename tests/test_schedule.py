@@ -22,13 +22,13 @@ from topology import (
     Mobile,
     TopologyError,
     build,
-    connected_share,
     contraction,
     graph_of,
     is_connected,
     measured_rounds_to_consensus,
     mixing_matrix,
     neighbours,
+    overview,
     rounds_to_consensus,
     schedule,
     slem,
@@ -44,6 +44,11 @@ ONE_PEER = TRUTH["topologies"]["one_peer_exponential"]
 BASE_K = TRUTH["base_k_plus_1"]
 EPIDEMIC = TRUTH["epidemic_learning"]["values"]
 PAIRWISE = TRUTH["random_pairwise_gossip"]["values"]
+
+
+def connected_share(made, rounds):
+    seen = overview(made, rounds)
+    return seen.connected / seen.rounds
 
 
 def close(ours, theirs):

@@ -3,7 +3,7 @@
 from topology.distance import METRICS, ROUNDING, components, connecting_threshold, diameter, is_connected, neighbours
 from topology.given import Rounds, given
 from topology.graphs import DEFAULT_PEERS, FAMILIES, build
-from topology.mixing_speed import connected_share, contraction, measured_rounds_to_consensus
+from topology.mixing_speed import contraction, measured_rounds_to_consensus
 from topology.mobile import Mobile
 from topology.net import Net, TopologyError
 from topology.overview import Overview, Remembered, overview
@@ -31,7 +31,6 @@ __all__ = [
     "build",
     "canonical",
     "components",
-    "connected_share",
     "connecting_threshold",
     "contraction",
     "diameter",

@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse import csgraph
 
 from topology.schedule import Schedule
 from topology.seeds import stream
@@ -65,20 +64,6 @@ def contraction(schedule: Schedule, rounds: int) -> float:
     for round in range(period):
         product = schedule.matrix(round) @ product
     return math.pow(slem(sparse.csr_array(product)), 1.0 / period)
-
-
-def connected_share(schedule: Schedule, rounds: int) -> float:
-    """Return the share of rounds whose graph is connected (strongly, where it is directed).
-
-    Of the period's rounds, or, where there is no period, of the first `rounds`.
-    """
-    count = rounds if schedule.period is None else schedule.period
-    connected = 0
-    for round in range(count):
-        W = schedule.matrix(round)
-        parts = csgraph.connected_components(W, schedule.directed, connection="strong", return_labels=False)
-        connected += parts == 1
-    return connected / count
 
 
 def _measured_contraction(schedule: Schedule, rounds: int) -> float:

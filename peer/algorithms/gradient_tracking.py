@@ -44,9 +44,7 @@ class AdaptThenCombine:
         return state["x"]
 
     def learned(self, state: State, delta: Tensor, lr: float) -> State:
-        gradient = gradient_of(delta, lr)
-        y = state["y"] + gradient - state["gradient"]
-        return state | {"y": y, "gradient": gradient, "lr": torch.full_like(state["lr"], lr)}
+        return _tracked(state, delta, lr)
 
     def message(self, state: State, k: int, noise: Tensor | None) -> tuple[State, Message]:
         return state, {"y": state["y"]} if k == 0 else {"x": state["x"] - state["lr"] * state["y"]}
@@ -82,9 +80,7 @@ class Diging:
         return state["x"]
 
     def learned(self, state: State, delta: Tensor, lr: float) -> State:
-        gradient = gradient_of(delta, lr)
-        y = state["y"] + gradient - state["gradient"]
-        return state | {"y": y, "gradient": gradient, "lr": torch.full_like(state["lr"], lr)}
+        return _tracked(state, delta, lr)
 
     def message(self, state: State, k: int, noise: Tensor | None) -> tuple[State, Message]:
         return state, {"x": state["x"], "y": state["y"]}
@@ -103,3 +99,10 @@ class Diging:
 def gradient_of(delta: Tensor, lr: float) -> Tensor:
     """Return the gradient, (..., d), of one plain step that added `delta` at rate lr; 0 at rate 0, which tells none."""
     return delta / -lr if lr > 0 else torch.zeros_like(delta)
+
+
+def _tracked(state: State, delta: Tensor, lr: float) -> State:
+    """Add to y what the gradient has changed by."""
+    gradient = gradient_of(delta, lr)
+    y = state["y"] + gradient - state["gradient"]
+    return state | {"y": y, "gradient": gradient, "lr": torch.full_like(state["lr"], lr)}

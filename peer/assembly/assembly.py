@@ -14,7 +14,7 @@ from peer.algorithms.algorithm import Algorithm
 from peer.assembly.choice import algorithm_of, check_fitted, fitted, mixes_without_topology, shared_spans
 from peer.assembly.demands import check_demands, check_round
 from peer.assembly.ground import Ground, ground_of
-from peer.assembly.latency import latencies_of
+from peer.assembly.latency import Latencies, latencies_of
 from peer.experiment import Experiment
 from peer.protocol.messages import Neighbourhood, PeerId
 from peer.task.layout import Layout
@@ -22,6 +22,9 @@ from peer.task.local import Schedule
 from peer.task.task import Partition, Task, Wish, prepare
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+LOOK_AGAIN = 10
+"""`look_again` where the file says nothing."""
 
 KEPT_ROUNDS = 16
 """Of how many rounds the neighbourhoods are kept at a time; peers are never further apart that hear each other."""
@@ -32,11 +35,13 @@ class Assembly:
     """An experiment with its peers, and who hears whom in which round with what weight.
 
     Node order is the order of `names`. `ground` is the topology; what is exchanged may differ: see `mixing`.
+    `latencies` are those of the simulator's links.
     """
 
     experiment: Experiment
     ground: Ground
     algorithm: Algorithm
+    latencies: Latencies
     _kept: dict[int, list[Neighbourhood]] = field(default_factory=dict)
 
     @property
@@ -75,6 +80,11 @@ class Assembly:
         """How far apart the parameters of two peers may be that hear each other; None where that is not the metric."""
         t = self.experiment.topology
         return t.threshold if t.metric == "model" and self.uses_topology else None
+
+    @property
+    def look_again(self) -> int:
+        """After how many rounds two peers that were too far apart by their parameters look at each other again."""
+        return self.experiment.topology.look_again or LOOK_AGAIN
 
     def mixing(self, round: int) -> csr_array:
         """Return the matrix that the algorithm mixes with in a round: the topology's, or nobody's, or everyone's."""
@@ -154,9 +164,8 @@ def assemble(experiment: Experiment, *, measures: bool = False) -> Assembly:
     """
     algorithm, ground = algorithm_of(experiment), ground_of(experiment, measures=measures)
     check_demands(experiment, algorithm, ground)
-    if not measures:
-        latencies_of(experiment, ground.names)  # what is wrong there is said before anything is written
-    return Assembly(experiment, ground, algorithm)
+    latencies = Latencies() if measures else latencies_of(experiment, ground.names)
+    return Assembly(experiment, ground, algorithm, latencies)
 
 
 def prepare_task(assembly: Assembly, only: PeerId | None = None) -> Task:

@@ -13,9 +13,6 @@ from peer.protocol.survey import Rule, Survey
 from peer.task.local import Shard, Trainer
 from peer.task.task import Task
 
-LOOK_AGAIN = 10
-"""After how many rounds two peers that were too far apart look at each other again."""
-
 
 def core_of(assembly: Assembly, me: PeerId) -> Gossip | Survey:
     """Return a daemon's core: gossip, or where round trips are to be measured, the survey that leads to it."""
@@ -46,7 +43,7 @@ def _gossip(
         neighbours=neighbours,
         exchanges=algorithm.exchanges,
         conserves="mean" if assembly.everyone else "columns" if algorithm.stochastic == "column" else "rows",
-        look_again=1 if assembly.model_threshold is None else e.topology.look_again or LOOK_AGAIN,
+        look_again=1 if assembly.model_threshold is None else assembly.look_again,
     )
 
 

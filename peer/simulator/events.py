@@ -13,7 +13,6 @@ from time import perf_counter
 import torch
 
 from peer.assembly import Assembly, gossip_of, learner_of
-from peer.assembly.latency import latencies_of
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
 from peer.learner import Said, wire_forms
@@ -50,7 +49,6 @@ class EventsEngine:
             learner_of(assembly, task, i, trainer, task.start(i), shards[i], test, self.cores[i].around)
             for i in everyone
         ]
-        self._latencies = latencies_of(e, assembly.names)
         self.watch.history.gossiped = assembly.shared_columns(task.layout)
         self._payload_bytes = [
             sum(t.numel() * t.element_size() for t in form.values())
@@ -95,7 +93,7 @@ class EventsEngine:
                 case Send(to, message):
                     if isinstance(message, Data):
                         self.ended.payload_bytes_sent += self._payload_bytes[message.exchange]
-                    self._at(self.now_s + self._latencies.one_way_ms(me, to) / 1000, to, Received(me, message))
+                    self._at(self.now_s + self.assembly.latencies.one_way_ms(me, to) / 1000, to, Received(me, message))
                 case Mix():
                     self._at(self.now_s, me, self._mix(me, effect))
                 case Alert(text, peer):

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from peer.algorithms.algorithm import Algorithm, Edges, Message
 from peer.assembly import Assembly
-from peer.assembly.cores import LOOK_AGAIN
 from peer.divergence import which_diverged
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
@@ -186,8 +185,8 @@ class _Mixing:
         self._message_bytes = [
             sum(t.numel() * t.element_size() for t in form.values()) for form in wire_forms(algorithm, x[0])
         ]
-        threshold, again = assembly.model_threshold, assembly.experiment.topology.look_again or LOOK_AGAIN
-        self._nearness = None if threshold is None else Nearness(assembly.mixing(0), threshold, again)
+        threshold = assembly.model_threshold
+        self._nearness = None if threshold is None else Nearness(assembly.mixing(0), threshold, assembly.look_again)
         self._kept: tuple[int, Rows, int] | None = None
 
     def heard(self, round: int, exchange: int, message: Message) -> HeardRows:
