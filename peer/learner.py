@@ -16,7 +16,7 @@ from peer.algorithms.combine import HeardMessages, is_finite, leave_out, screen
 from peer.algorithms.counters import Given, Taken, counter_form
 from peer.divergence import has_diverged
 from peer.protocol.messages import Neighbourhood, PeerId, Shares
-from peer.task.local import Memory, Score, Shard, Trainer, never
+from peer.task.local import Learned, Memory, Score, Shard, Trainer, never
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,69 @@ class Learner:
         self._loss_at_start: float | None = None
         self._heard: HeardMessages | None = None
         self._settled = (self._state, 0)
+        self._begun: tuple[int, Tensor] | None = None
+        self._learned: Learned | None = None
         self._counts = algorithm.absent == "count"
         self._given, self._taken = Given(), Taken()
 
     def train(self, round: int, stop: Callable[[], bool] = never) -> Message | Shares:
         """Do the local steps of a round; returns the first message of its exchange."""
-        learned = self.trainer.train(self.algorithm.at(self._state), self._memory, self.shard, self.me, round, stop)
-        self.gradients += learned.steps
-        self._round = round
-        self._state = self.algorithm.learned(self._state, learned.delta, learned.lr)
+        self.begin(round)
+        self.practise(stop)
+        return self.learn()
+
+    def begin(self, round: int) -> None:
+        """Take note of where the local steps of a round start: at the state as it is now."""
+        self._begun = round, self.algorithm.at(self._state)
+
+    def practise(self, stop: Callable[[], bool] = never) -> None:
+        """Do the local steps that have begun. Leaves the state alone: it may be mixed in another thread meanwhile."""
+        assert self._begun is not None
+        round, x = self._begun
+        self._learned = self.trainer.train(x, self._memory, self.shard, self.me, round, stop)
+        self.gradients += self._learned.steps
+
+    def learn(self) -> Message | Shares:
+        """Take what was practised into the state as it is now; returns the first message of the round's exchange."""
+        assert self._begun is not None
+        assert self._learned is not None
+        self._round = self._begun[0]
+        self._state = self.algorithm.learned(self._state, self._learned.delta, self._learned.lr)
+        self._begun = self._learned = None
         return self._message(0)
+
+    def say(self) -> Message | Shares:
+        """Return what the peer would say as it is now."""
+        return self._message(0)
+
+    def settle(self) -> None:
+        """Count what has been learned and mixed so far as done: `drop_unfinished` comes back to here."""
+        self._settled = (self._state, self.gradients)
+
+    def copy(self) -> Message:
+        """Return the parameters that the peer stands for, for a peer that was away."""
+        return {"x": self.params()}
+
+    def adopt(self, copied: Message | None) -> bool:
+        """Start anew from another peer's parameters, or for None from the own ones at the end of the last round.
+
+        Returns whether it did: parameters that are not finite are not taken.
+        """
+        self.drop_unfinished()
+        self._begun = self._learned = None
+        if copied is None:
+            return True
+        if not is_finite(copied):
+            return False
+        self._state = self.algorithm.init(copied["x"])
+        self._given, self._taken = Given(), Taken()
+        self.settle()
+        return True
+
+    def forget(self, peer: PeerId) -> None:
+        """Count anew what is given to a neighbour and taken from it."""
+        self._given.forget(peer)
+        self._taken.forget(peer)
 
     def mix(self, exchange: int, said: Sequence[Said]) -> Outcome:
         """Update the state from what was said, the own message among it, in node order.
@@ -116,7 +169,7 @@ class Learner:
         if following < self.algorithm.exchanges:
             return Outcome(self._message(following), rejected, far)
         self._heard = heard
-        self._settled = (self._state, self.gradients)
+        self.settle()
         return Outcome(None, rejected, far)
 
     def drop_unfinished(self) -> None:

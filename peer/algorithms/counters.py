@@ -34,6 +34,10 @@ class Given:
         self._totals[listener] = now
         return now
 
+    def forget(self, listener: int) -> None:
+        """Count anew what is given to this listener."""
+        self._totals.pop(listener, None)
+
 
 @dataclass
 class Taken:
@@ -49,6 +53,10 @@ class Taken:
             name: (tensor if before is None else tensor - before[name]).to(like[name].dtype)
             for name, tensor in counter.items()
         }
+
+    def forget(self, sender: int) -> None:
+        """Count anew what is taken from this sender."""
+        self._totals.pop(sender, None)
 
 
 def counter_form(message: Message) -> Message:

@@ -57,6 +57,57 @@ class Bye:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """To a peer that was lost and is there again: "count on me from a round on, and I on you".
+
+    The sender does not begin `round` before it has heard the same of the other; the greater of the two numbers is
+    the round from which both count on each other. Where there are no common rounds, `round` is the sender's own.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Whoever hears this sends its parameters, as a `Model`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The parameters that the sender stands for, when it works on this round."""
+
+    round: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """The sender's `number`-th wish to average; it changes nothing of its own until it has been answered.
+
+    `answered` is the number of the last proposal of the other side that the sender has answered, 0 for none.
+    """
+
+    number: int
+    answered: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The answer to the `Propose` of that number: the sender has averaged, and this is what it had before."""
+
+    number: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The answer to the `Propose` of that number: the sender is in the middle of another one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Whoever hears this says `Echo` at once: so the sender measures the round trip."""
 
@@ -84,7 +135,23 @@ class Degree:
     count: int
 
 
-Message = Data | Skip | Done | Heartbeat | Bye | Probe | Echo | Measured | Degree
+Message = (
+    Data
+    | Skip
+    | Done
+    | Heartbeat
+    | Bye
+    | Resume
+    | Fetch
+    | Model
+    | Propose
+    | Accept
+    | Busy
+    | Probe
+    | Echo
+    | Measured
+    | Degree
+)
 
 
 # ---- Events: what a core is told ----------------------------------------------------------------------------
@@ -108,10 +175,13 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The local steps of a round are done; `payload` is the first message of its exchange."""
+    """The local steps of a round are done; `payload` is the first message of its exchange.
+
+    To a core that decides itself when what was learned is taken in, by `Learn`, the payload is None.
+    """
 
     round: int
-    payload: Payload | Shares
+    payload: Payload | Shares | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +200,28 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """A `Learn` has been carried out; `payload` is what the peer would say now."""
+
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A `Copy` has been carried out: the parameters of this peer, for `to`."""
+
+    to: PeerId
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """An `Adopt` has been carried out."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The time has passed `deadline_s` of the core."""
 
@@ -143,7 +235,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class PeerJoined:
-    """A neighbour has been heard for the first time."""
+    """A neighbour has been heard for the first time, or again after it was lost."""
 
     peer: PeerId
 
@@ -158,9 +250,14 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """The greeting with a neighbour succeeded. For membership."""
+    """The greeting with a neighbour succeeded. For membership.
+
+    `incarnation` counts the lives of the two with each other: it grows when one of them was lost to the other, or
+    was started anew, and what was said in an earlier one is void.
+    """
 
     peer: PeerId
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +271,20 @@ class Severed:
     reason: str
 
 
-Event = Received | Trained | Mixed | Tick | Command | PeerJoined | PeerLost | Greeted | Severed
+Event = (
+    Received
+    | Trained
+    | Mixed
+    | Learned
+    | Copied
+    | Adopted
+    | Tick
+    | Command
+    | PeerJoined
+    | PeerLost
+    | Greeted
+    | Severed
+)
 
 
 # ---- Effects: what a core asks for --------------------------------------------------------------------------
@@ -197,11 +307,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of a weighted sum."""
+    """One term of a weighted sum.
+
+    `staleness` is for how many of the receiver's own rounds it has had this payload, `age_s` for how many seconds.
+    """
 
     weight: float
     sender: PeerId
     payload: Payload
+    staleness: int = 0
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +331,41 @@ class Mix:
     exchange: int
     me: PeerId
     terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Take what the local steps of a round have found into the state as it is now; tell `Learned`.
+
+    None: nothing was learned; only tell what the peer would say. `staleness` is how often the state was mixed since
+    the local steps began.
+    """
+
+    round: int | None
+    staleness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Tell `Copied` with the parameters that this peer stands for; they are for a neighbour."""
+
+    to: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Go on at the start of this round: from these parameters, or where `payload` is None from the own ones as they
+    were at the end of the last completed round. Local steps that have begun are void. Tell `Adopted`."""
+
+    round: int
+    payload: Payload | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """What was given to this neighbour and taken from it belongs to an earlier life: count anew."""
+
+    peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +391,7 @@ class Alert:
     refusal: bool = False  # whether it is about a greeting that was turned down
 
 
-Effect = Train | Send | Mix | Tell | Finish | Alert
+Effect = Train | Send | Mix | Learn | Copy | Adopt | Forget | Tell | Finish | Alert
 
 
 # ---- Cores and their surroundings ---------------------------------------------------------------------------
