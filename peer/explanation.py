@@ -8,6 +8,7 @@ import torch
 import topology
 from peer.assembly import Assembly, assemble, prepare_task
 from peer.assembly.demands import limit_warnings, stochasticities
+from peer.assembly.pace import seconds_per_round
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment
 from peer.experiment.choices import ORDERS
@@ -68,7 +69,8 @@ def explain(experiment: Experiment, *, matrix: bool = False) -> Explanation:
 def _document(assembly: Assembly, task: Task) -> Row:
     n, t, ground = len(assembly.names), assembly.experiment.topology, assembly.ground
     seen = topology.overview(ground.schedule, len(ground.rounds_seen))
-    messages = seen.messages if assembly.uses_topology else assembly.messages_in(0)
+    in_rounds = assembly.uses_topology and assembly.experiment.algorithm.name != "adpsgd"
+    messages = seen.messages if in_rounds else assembly.messages_in(0)
     payload_bytes = _payload_bytes(assembly, task)
     document: Row = {
         "peers": n,
@@ -84,8 +86,9 @@ def _document(assembly: Assembly, task: Task) -> Row:
         **_mixing_speed(assembly),
         "parameters": task.layout.trainable,
         "memory_bytes": n * memory_bytes(assembly, task),
-        "payload_bytes_per_message": payload_bytes,
-        "bytes_per_round": round(messages * payload_bytes),
+        "payload_bytes_per_message": sum(payload_bytes),
+        "bytes_per_round": round(messages * sum(payload_bytes)),
+        "seconds_per_round": finite(seconds_per_round(assembly, payload_bytes)),
     }
     if ground.period != 1:
         document["schedule"] = {
@@ -160,10 +163,10 @@ def memory_bytes(assembly: Assembly, task: Task) -> int:
     return int(model + state + momentum + work)
 
 
-def _payload_bytes(assembly: Assembly, task: Task) -> int:
-    """Return the bytes that one peer sends to one listener in a round."""
+def _payload_bytes(assembly: Assembly, task: Task) -> list[int]:
+    """Return the bytes that one peer sends to one listener in each exchange of a round."""
     forms = wire_forms(assembly.fitted(task.layout), task.start(0))
-    return sum(t.numel() * t.element_size() for form in forms for t in form.values())
+    return [sum(t.numel() * t.element_size() for t in form.values()) for form in forms]
 
 
 def _heard(assembly: Assembly, i: int) -> list[str]:

@@ -39,8 +39,11 @@ class History:
     _losses_at_start: dict[PeerId, float] = field(default_factory=dict)
     _consensus_at_start: float = 0.0
 
-    def add(self, round: int, figures: Mapping[PeerId, Figures]) -> Divergence | None:
-        """Take in the figures of the peers that are there; returns where they have left all bounds, if they have."""
+    def add(self, round: int, figures: Mapping[PeerId, Figures], at: Row | None = None) -> Divergence | None:
+        """Take in the figures of the peers that are there; returns where they have left all bounds, if they have.
+
+        `at` goes into the entry as it is: when that was, and what it had cost until then.
+        """
         peers = sorted(figures)
         scores = [figures[peer].score for peer in peers]
         params = np.stack([figures[peer].params for peer in peers])
@@ -49,7 +52,7 @@ class History:
         if not self.entries:
             self._losses_at_start = {peer: figures[peer].score.loss or 0.0 for peer in peers}
             self._consensus_at_start = consensus
-        entry = history_entry(round, scores, consensus, list(params) if self.keeps_params else None)
+        entry = history_entry(round, scores, consensus, list(params) if self.keeps_params else None, at)
         self.entries.append(entry)
         self.on_entry(entry)
         for peer, score in zip(peers, scores, strict=True):

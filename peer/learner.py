@@ -106,8 +106,17 @@ class Learner:
         """Do the local steps that have begun. Leaves the state alone: it may be mixed in another thread meanwhile."""
         assert self._begun is not None
         round, x = self._begun
-        self._learned = self.trainer.train(x, self._memory, self.shard, self.me, round, stop)
-        self.gradients += self._learned.steps
+        self.practised(self.trainer.train(x, self._memory, self.shard, self.me, round, stop))
+
+    @property
+    def begun(self) -> tuple[int, Tensor] | None:
+        """The round and the parameters, (d,), of local steps that have begun and are not done; None without such."""
+        return self._begun if self._learned is None else None
+
+    def practised(self, learned: Learned) -> None:
+        """Take note of local steps that have begun and were done elsewhere: with those of other peers, say."""
+        self._learned = learned
+        self.gradients += learned.steps
 
     def learn(self) -> Message | Shares:
         """Take what was practised into the state as it is now; returns the first message of the round's exchange."""

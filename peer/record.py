@@ -40,9 +40,20 @@ SUMMARY_NUMBERS = (
     "short_rounds",
     "staleness.mean",
     "staleness.max",
+    "staleness.mean_s",
+    "staleness.max_s",
+    "events",
     "gradients",
 )
 """Names that `--require` knows: every number a summary may hold."""
+
+ENTRY_NUMBERS = tuple(
+    name
+    for name in SUMMARY_NUMBERS
+    if ("." in name and not name.startswith("staleness"))
+    or name in ("consensus_distance", "payload_bytes_sent", "simulated_seconds")
+)
+"""Names that `stop_when` knows: the numbers of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,10 @@ class PeerScore:
     own_loss: float | None = None
     own_accuracy: float | None = None
     own_rows: int = 0
+
+
+NOT_FIGURES = ("round", "params", "seconds", "simulated_seconds", "payload_bytes_sent")
+"""What an entry of the history has beside the figures of an evaluation."""
 
 
 def finite(value: float | None) -> float | None:
@@ -93,10 +108,12 @@ def history_entry(
     scores: Sequence[PeerScore],
     consensus: float | None,
     params: Sequence[NDArray[np.floating[Any]]] | None = None,
+    at: Row | None = None,
 ) -> Row:
-    """Return one entry of a summary's history."""
+    """Return one entry of a summary's history; `at` says when that was, and what it had cost until then."""
     entry: Row = {
         "round": round,
+        **(at or {}),
         "accuracy": spread([s.accuracy for s in scores]),
         "loss": spread([s.loss for s in scores]),
         "consensus_distance": None if consensus is None else finite(consensus),
@@ -140,6 +157,40 @@ def round_seconds(seconds: float) -> float:
 
 # ---- Summaries
 
+
+@dataclass
+class Staleness:
+    """How old what was mixed or learned had become: in rounds of whoever took it in, and in seconds."""
+
+    count: int = 0
+    total: int = 0
+    largest: int = 0
+    total_s: float = 0.0
+    largest_s: float = 0.0
+
+    def add(self, rounds: int, seconds: float = 0.0) -> None:
+        self.count += 1
+        self.total += rounds
+        self.largest = max(self.largest, rounds)
+        self.total_s += seconds
+        self.largest_s = max(self.largest_s, seconds)
+
+    def include(self, other: "Staleness") -> None:
+        """Add another peer's."""
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+        self.total_s += other.total_s
+        self.largest_s = max(self.largest_s, other.largest_s)
+
+    def row(self) -> Row | None:
+        """Return mean and largest, in rounds and in seconds; None where nothing was counted."""
+        if not self.count:
+            return None
+        mean, mean_s = self.total / self.count, self.total_s / self.count
+        return {"mean": mean, "max": self.largest, "mean_s": mean_s, "max_s": self.largest_s}
+
+
 Outcome = Literal["finished", "interrupted", "diverged", "alone", "failed"]
 
 
@@ -170,6 +221,9 @@ class Ended:
     lost: list[str] = field(default_factory=list)
     diverged: Divergence | None = None
     gradients: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
+    events: int | None = None  # that the events engine has handed to the cores
+    event_hash: str | None = None
     params: Sequence[NDArray[np.floating[Any]] | None] | None = None
     why: str = ""  # in one line, where the outcome needs it
     details: str = ""  # the user's own traceback, where their code failed
@@ -187,7 +241,7 @@ def summarise(experiment: Experiment, ended: Ended, seconds: float, run_folder: 
         "seconds": round_seconds(seconds),
         "rounds_seconds": round_seconds(ended.rounds_seconds),
         "simulated_seconds": ended.simulated_seconds,
-        **{k: v for k, v in last.items() if k not in ("round", "params")},
+        **{k: v for k, v in last.items() if k not in NOT_FIGURES},
         "payload_bytes_sent": ended.payload_bytes_sent,
         "wire_bytes_sent": ended.wire_bytes_sent,
         "short_rounds": ended.short_rounds,
@@ -195,6 +249,8 @@ def summarise(experiment: Experiment, ended: Ended, seconds: float, run_folder: 
         "outcome": ended.outcome,
         "diverged": None if ended.diverged is None else asdict(ended.diverged),
         "gradients": ended.gradients,
+        **({} if (row := ended.staleness.row()) is None else {"staleness": row}),
+        **({} if ended.events is None else {"events": ended.events, "event_hash": ended.event_hash}),
         "history": ended.history,
         "run_folder": None if run_folder is None else str(run_folder.absolute()),
     }

@@ -1,14 +1,14 @@
-"""What `--require` demands of a summary: a number's name, a comparison, a bound."""
+"""What `--require` demands of a summary, and `stop_when` of an evaluation: a number's name, a comparison, a bound."""
 
 import difflib
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from peer.errors import ConfigError
 from peer.experiment.wording import brief
-from peer.record import SUMMARY_NUMBERS, Row
+from peer.record import ENTRY_NUMBERS, SUMMARY_NUMBERS, Row
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -47,20 +47,29 @@ class Requirement:
 
 def parse(text: str) -> Requirement:
     """Read a requirement. Raises ConfigError for another form or an unknown number."""
+    return _parse(text, "--require", "in a summary", SUMMARY_NUMBERS)
+
+
+def parse_stop(text: str) -> Requirement | None:
+    """Read `stop_when`; None where it is empty. Raises ConfigError as `parse` does."""
+    return _parse(text, "stop_when", "in an evaluation", ENTRY_NUMBERS) if text else None
+
+
+def _parse(text: str, key: str, where: str, known: Sequence[str]) -> Requirement:
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ConfigError("--require", f'{brief(text)} is not NUMBER COMPARISON BOUND, such as "accuracy.mean >= 0.93"')
+        raise ConfigError(key, f'{brief(text)} is not NUMBER COMPARISON BOUND, such as "accuracy.mean >= 0.93"')
     name, comparison, bound = match.groups()
     try:
         value = float(bound)
     except ValueError:
-        raise ConfigError("--require", f"{brief(bound)} is not a number") from None
-    if name not in SUMMARY_NUMBERS:
-        raise ConfigError("--require", f'no number "{name}" in a summary; {_hint(name)}')
+        raise ConfigError(key, f"{brief(bound)} is not a number") from None
+    if name not in known:
+        raise ConfigError(key, f'no number "{name}" {where}; {_hint(name, known)}')
     return Requirement(name, comparison, value)
 
 
-def _hint(name: str) -> str:
-    parts = [number for number in SUMMARY_NUMBERS if number.startswith(f"{name}.")]
-    near = parts[:1] or difflib.get_close_matches(name, SUMMARY_NUMBERS, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(SUMMARY_NUMBERS)}"
+def _hint(name: str, known: Sequence[str]) -> str:
+    parts = [number for number in known if number.startswith(f"{name}.")]
+    near = parts[:1] or difflib.get_close_matches(name, known, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -14,6 +14,8 @@ _TEXT = """\
 name = "experiment"             # names the run's folder: runs/<name>-<time>
 seed = 0                        # the same seed gives the same run
 rounds = 200                    # 0: until stopped
+stop_when = ""                  # ends the run at the first evaluation that is so: "accuracy.mean >= 0.93"
+stop_after_s = 0.0              # ends it after so many seconds, in the events engine simulated ones; 0: never
 eval_every = 10                 # rounds from one evaluation to the next
 
 [task]                          # what is trained, and on which data
@@ -78,15 +80,18 @@ allow_disconnected = false      # true: train although some peers can never hear
 
 [algorithm]                     # what peers do with what they hear
 name = "dpsgd"                  # dpsgd | gradient_tracking | d2 | push_sum (directed graphs) | diloco
+                                # | adpsgd (pairs average, and nobody waits)
                                 # | local (no gossip) | exact (the mean of all, whatever the topology)
                                 # | "package.module:factory"
-mode = "sync"                   # peers go from round to round together; the only one so far
+mode = "sync"                   # sync (peers go from round to round together) | async (dpsgd: each mixes what it
+                                # has heard so far; a round is then as many local rounds in all as there are peers)
 order = "atc"                   # dpsgd: atc (adapt, then combine) | cta; gradient_tracking: atc | diging
 # outer_lr = 0.7                # diloco: learning rate of the outer step
 # outer_momentum = 0.9          # diloco
 # nesterov = true               # diloco: false is heavy ball
 # among = "all"                 # diloco: the mean of all | neighbours
 # allow_unstable = false        # d2: true runs it where it is known to diverge
+# max_staleness = 10            # async: what a peer has had for more of its own rounds is not mixed any more
 combine = "weighted_sum"        # the only one so far
 share = ["*"]                   # which parameters are gossiped, by name, such as ["encoder.*"]
 buffers = "average"             # such as BatchNorm's statistics: average | keep (each peer its own)
@@ -99,7 +104,29 @@ mode = "none"                   # the only one so far
 
 [network]                       # the links of the simulator's events engine
 latency_ms = 0.0                # how long a message takes from one peer to another
-file = ""                       # CSV with the columns from, to, latency_ms, for links that differ
+jitter_ms = 0.0                 # and up to so much more, drawn for each message
+bandwidth_mbps = 0.0            # of each link, in 10^6 bits a second; messages wait for their turn; 0: no limit
+loss = 0.0                      # chance that a message is lost; it is sent again after a while
+duplicate = 0.0                 # chance that a message arrives twice
+reorder = 0.0                   # chance that a message is overtaken by later ones
+file = ""                       # CSV for links that differ: from, to, and of latency_ms, bandwidth_mbps, loss
+                                # at least one
+
+[speed]                         # how long local steps take in the events engine
+step_s = 1.0                    # one local step
+factors = []                    # how many times as long it takes each peer, such as [1, 1, 1, 4]
+distribution = "constant"       # constant | lognormal (each step drawn anew, with step_s as the mean)
+# sigma = 0.5                   # lognormal: the spread, of the logarithm
+file = ""                       # a trace, CSV with the columns peer, step_s: a peer's lines are its steps in order
+
+[faults]                        # what goes wrong in the events engine, and when
+schedule = []                   # such as [{round = 20, kill = "peer-3"}, {at_s = 30, restart = "peer-3"}]
+                                # when: round (so many are completed) | at_s
+                                # to a peer, or a list: kill | restart | stop | continue | leave | join
+                                # cut = ["peer-1", "peer-2"] | heal (such a pair, or true for everything)
+                                # | partition = [["peer-0", "peer-1"], ["peer-2"]]
+                                # for_s = 10: a kill, stop, cut or partition ends by itself
+per_minute = 0.0                # as many random ones, in each simulated minute, from the seed
 
 [transport]                     # used by up and start
 listen = "auto"                 # where a peer binds: auto | "tcp://ADDRESS:PORT" | none (it only dials)
@@ -107,6 +134,8 @@ plane = "auto"                  # how data travel: auto | tcp
 heartbeat_s = 0.5               # from one sign of life to the next
 suspect_s = 3.0                 # a peer silent for so long is suspected
 dead_s = 5.0                    # a peer silent for so long is lost
+round_deadline_s = 0.0          # how long a round waits for the neighbours' messages, once a peer has sent its own;
+                                # 0: until all that are alive are heard. The events engine has it too
 join_s = 60.0                   # how long a neighbour that was never heard is awaited
 
 [record]                        # what the summary holds

@@ -33,6 +33,7 @@ def explanation_text(explanation: Explanation) -> str:
         f"  training state       {human_bytes(d['memory_bytes'])} in all",
         f"  a message            {human_bytes(d['payload_bytes_per_message'])}{_exchanges(explanation)}",
         f"  a round              {human_bytes(d['bytes_per_round'])} in all",
+        f"  seconds per round    {_pace(explanation)}",
     ]
     lines += ["", _hears(explanation)]
     matrices = [d["matrix"]] if "matrix" in d else d.get("matrices", [])
@@ -114,10 +115,23 @@ def _consensus(explanation: Explanation) -> str:
 def _algorithm(explanation: Explanation) -> str:
     assembly = explanation.assembly
     a = assembly.experiment.algorithm
+    if a.name == "adpsgd":
+        return "adpsgd: neighbours average in pairs; the mixing matrix is not used"
     if assembly.uses_topology:
-        return f"{a.name}, {a.order}" if explanation.has_orders else a.name
+        waits = ", async" if assembly.experiment.is_asynchronous else ""
+        return (f"{a.name}, {a.order}" if explanation.has_orders else a.name) + waits
     said = "everybody hears everybody, with equal weight" if assembly.everyone else "nobody gossips"
     return f"{a.name}: {said}; the topology is not used"
+
+
+def _pace(explanation: Explanation) -> str:
+    """Say what a round takes by [network] and [speed], and what a round is where nobody waits."""
+    seconds = explanation.document["seconds_per_round"]
+    if seconds is None:
+        return "not known before the run"
+    e = explanation.assembly.experiment
+    in_all = f"; {len(explanation.assembly.names)} local rounds in all" if e.is_asynchronous else ""
+    return f"{seconds:.4g} predicted, in the events engine{in_all}"
 
 
 def _gossiped(explanation: Explanation) -> str:

@@ -16,13 +16,14 @@ from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_
 from peer.daemon import host, start
 from peer.daemon.node import Progress
 from peer.errors import ConfigError, TrainingError
-from peer.experiment import Experiment, Network
+from peer.experiment import Experiment
 from peer.explanation import warnings_of
 from peer.model_file import save_model
 from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
+from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
-from peer.simulator.watching import Watch
+from peer.simulator.watching import Pace, Watch
 from peer.task.layout import Layout
 from peer.task.task import Task
 
@@ -41,6 +42,7 @@ class Listener:
     note: Callable[[str], None] = lambda _: None
     peers: Callable[[Sequence[host.PeerView]], None] = lambda _: None
     progress: Callable[[Progress, Assembly], None] = lambda _progress, _assembly: None
+    pace: Callable[[Pace], None] = lambda _: None
 
 
 @dataclass
@@ -70,8 +72,11 @@ class Result:
 
 
 def engine_of(experiment: Experiment) -> Engine:
-    """Return the engine for a file that was given none: events where it asks for links, for rounds know no time."""
-    return "rounds" if experiment.network == Network() else "events"
+    """Return the engine for a file that was given none: events where it asks for links, speeds, faults or peers that
+    do not wait for each other, for rounds know no time."""
+    e, default = experiment, Experiment()
+    timed = (e.network, e.speed, e.faults) != (default.network, default.speed, default.faults)
+    return "events" if timed or e.transport.round_deadline_s or e.is_asynchronous else "rounds"
 
 
 def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result:
@@ -80,6 +85,10 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.task.threads)  # part of the promise that daemons compute the same bits
     try:
+        if engine == "rounds" and experiment.is_asynchronous:
+            raise ConfigError("--engine", "rounds has all peers in step, and here nobody waits; choose events")
+        stop_when = parse_stop(experiment.stop_when)
+        enough = None if stop_when is None else stop_when.is_met
         assembly = assemble(experiment)
         task = prepare_task(assembly)
         check_devices(experiment)
@@ -93,11 +102,13 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
             on_metric=folder.metric if folder else lambda _: None,
             on_alert=lambda name, text: _alert(options, folder, name, text),
             on_model=_saver(folder, len(assembly.names)),
+            on_event=folder.event if folder else lambda _kind, **_fields: None,
+            on_pace=options.listener.pace,
         )
         if engine == "events":
-            ended = EventsEngine(assembly, task, watch, options.stop).run()
+            ended = EventsEngine(assembly, task, watch, options.stop, enough).run()
         else:
-            ended = rounds.run(assembly, task, device, watch, options.stop)
+            ended = rounds.run(assembly, task, device, watch, options.stop, enough)
     finally:
         torch.set_num_threads(threads)
     return _close(experiment, ended, began_s, folder)

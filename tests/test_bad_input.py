@@ -62,7 +62,7 @@ FILES = {
     "wrong type": Case('rounds = "many"', "rounds: ", ['"many" is not a whole number']),
     "threshold below zero": Case("[topology]\nthreshold = -0.5", "topology.threshold: ", ["-0.5 must be 0 or above"]),
     "not built yet": Case('[compression]\nname = "top_k"', "compression.name: ", ["not built yet", "are: none"]),
-    "a deadline": Case("[transport]\nround_deadline_s = 2", "transport.round_deadline_s: ", ["not built yet", "0.0"]),
+    "overlap": Case("[transport]\noverlap = true", "transport.overlap: ", ["not built yet", "false"]),
     "bad TOML": Case("rounds = 1\nx = \n", "exp.toml: not valid TOML: ", ["line 2"]),
     "none without init": Case(
         '[task]\ndata = "none"', "task.init: ", ["the vectors that are gossiped", "[[1.0], [2.0]]"]

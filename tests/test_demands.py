@@ -218,6 +218,30 @@ CASES = {
         "topology.weights: weights = 'metropolis': the family one_peer_exponential brings its own",
         ["leave topology.weights out"],
     ),
+    "pairs that average along arcs": Case(
+        ARCS, named("adpsgd"), "topology.family: adpsgd averages in pairs", ["undirected", 'algorithm.mode = "async"']
+    ),
+    "no waiting on pushed weights": Case(
+        f'{ARCS}\nweights = "push"', 'mode = "async"', "topology.weights: push", ["dpsgd mixes by rows"]
+    ),
+    "no waiting on W by columns": Case(
+        'family = "file:columns.npy"', 'mode = "async"', "topology.family: the columns of W", ["dpsgd mixes by rows"]
+    ),
+    "no waiting in rounds of one's own": Case(
+        'family = "tests.own_topologies:there_and_back"',
+        'mode = "async"',
+        "topology.family: who hears whom changes from round to round",
+        ["choose a topology that stays"],
+    ),
+    "an own algorithm of two exchanges that does not wait": Case(
+        "",
+        'name = "peer.algorithms.gradient_tracking:AdaptThenCombine"\nmode = "async"',
+        'algorithm.mode: "async" mixes what has been heard so far, and peer.algorithms.gradient_tracking:Adapt',
+        ["needs rounds in step", "one exchange a round"],
+    ),
+    "an own algorithm of columns that does not wait": Case(
+        "", 'name = "peer.algorithms.push_sum:PushSum"\nmode = "async"', "algorithm.mode: ", ["needs rounds in step"]
+    ),
     "several local steps under gradient_tracking": Case(
         "", named("gradient_tracking"), "task.local_steps: 2 under", ["bias", "It takes 1"], f"{SOFTMAX}local_steps = 2"
     ),
@@ -400,6 +424,10 @@ ACCEPTED = {
     "diloco over all on anything": ({"family": "file:rows.npy"}, {"name": "diloco"}),
     "diloco over all on columns": ({"family": "file:columns.npy"}, {"name": "diloco", "among": "all"}),
     "base_k with k beyond all": ({"family": "base_k", "k": 100}, {}),
+    "adpsgd, whose W is its own": ({"family": "star", "weights": "uniform"}, {"name": "adpsgd"}),
+    "no waiting along arcs": ({"family": "exponential"}, {"mode": "async", "order": "cta"}),
+    "an own algorithm without waiting": ({}, {"name": "tests.own_topologies:half_way", "mode": "async"}),
+    "a matrix of one's own that stays": ({"family": "file:eager.npy"}, {"mode": "async"}),
     "epidemic with everybody": ({"family": "epidemic", "fanout": 7}, {"name": "gradient_tracking"}),
 }
 
@@ -417,7 +445,7 @@ def test_a_learning_rate_may_change_under_gradient_tracking() -> None:
 
 
 def test_who_is_alone_is_refused_nothing() -> None:
-    for name in ("dpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "local", "exact"):
+    for name in ("dpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "local", "exact", "adpsgd"):
         tables = {"topology": {"peers": 1}, "algorithm": {"name": name}, "task": {"model": "softmax"}}
         found = explain(from_dict(tables))
         assert found.warnings == []

@@ -121,6 +121,7 @@ file = ""
 step_s = 1.0
 factors = []
 distribution = "constant"
+file = ""
 [faults]
 schedule = []
 attackers = []
@@ -237,6 +238,18 @@ def test_every_choice_names_a_key_and_builds_its_default() -> None:
         '[transport]\nlisten = "tcp://*:5555"',
         '[transport]\nlisten = "none"',
         '[record]\nparams = "every"\non_divergence = "continue"',
+        'rounds = 0\nstop_when = "accuracy.mean >= 0.9"\nstop_after_s = 5',
+        "[network]\njitter_ms = 5\nbandwidth_mbps = 20\nloss = 0.99\nduplicate = 0.5\nreorder = 0.1",
+        '[speed]\nfactors = [1, 4]\ndistribution = "lognormal"\nsigma = 0\n[topology]\npeers = 2',
+        '[speed]\nfactors = [1, 4]\nfile = "steps.csv"\n[topology]\npeers = 2',
+        "[faults]\nper_minute = 2.5\nschedule = ["
+        '{round = 0, kill = "peer-3"}, {at_s = 2, restart = ["peer-3"]}, {at_s = 1, cut = ["a", "b"], for_s = 0.5}, '
+        '{at_s = 4, heal = true}, {round = 9, partition = [["a"], ["b", "c"]], for_s = 8}]',
+        '[algorithm]\nmode = "async"\norder = "cta"\nmax_staleness = 0',
+        '[algorithm]\nname = "adpsgd"',
+        '[algorithm]\nname = "adpsgd"\nmode = "async"',
+        '[algorithm]\nname = "my.module:rule"\nmode = "async"\nmax_staleness = 3',
+        "[transport]\nround_deadline_s = 2",
         '[[peers]]\nname = "lab 3"\naddress = "[fe80::1]:5555"\n[[peers]]\nname = "b"\naddress = "tcp://h-1.x:1"',
         '[[peers]]\nname = "a"\nposition = [0, 1.5]\nlisten = "none"\nadvertise = "h:1"\ndevice = "cpu"',
     ],
@@ -419,10 +432,9 @@ def test_overrides_refused(write: Any, override: str, words: str) -> None:
         ('[topology]\nweights = "pull"', "choose auto, metropolis, uniform, lazy or push"),
         (
             '[algorithm]\nname = "choco"',
-            'algorithm.name: "choco" is not built yet; built are: dpsgd, push_sum, gradient_tracking, d2, diloco, '
-            'local, exact, "package.module:factory"',
+            'algorithm.name: "choco" is not built yet; built are: dpsgd, adpsgd, push_sum, gradient_tracking, d2, '
+            'diloco, local, exact, "package.module:factory"',
         ),
-        ('[algorithm]\nmode = "async"', 'algorithm.mode: "async" is not built yet; built are: sync'),
         ('[algorithm]\ncombine = "median"', "is not built yet; built are: weighted_sum"),
         ("[algorithm]\nshare = []", "algorithm.share: [] must not be empty"),
         (
@@ -430,18 +442,22 @@ def test_overrides_refused(write: Any, override: str, words: str) -> None:
             'compression.name: "top_k" is not built yet; built are: none',
         ),
         ('[coordinator]\nmode = "ring"', 'coordinator.mode: "ring" is not built yet; built are: none'),
-        ('stop_when = "accuracy.mean >= 0.9"', "is not built yet; built are: "),
-        ("stop_after_s = 5", "stop_after_s: 5.0 is not built yet; built are: 0.0"),
-        ("[network]\njitter_ms = 5", "network.jitter_ms: 5.0 is not built yet; built are: 0.0"),
-        ("[speed]\nfactors = [1, 4]", "speed.factors: [1.0, 4.0] is not built yet; built are: []"),
-        ("[speed]\nsigma = 1", "speed.sigma: is not built yet; leave it out"),
-        ('[faults]\nschedule = [{round = 2, kill = "peer-3"}]', "faults.schedule: [{round = 2, kill"),
+        (
+            '[faults]\nattackers = [{peer = "peer-2", kind = "nan"}]',
+            'faults.attackers: [{peer = "peer-2", kind = "nan"}] is not built yet; built are: []',
+        ),
+        ("stop_after_s = -1", "stop_after_s: -1 must be 0 or above"),
+        ("[network]\nloss = 1.0", "network.loss: 1.0 must be below 1"),
+        ("[network]\nduplicate = 1", "network.duplicate: 1 must be below 1"),
+        ("[network]\nreorder = 1", "network.reorder: 1 must be below 1"),
+        ("[speed]\nfactors = [1, 0]", "speed.factors.1: 0 must be above 0"),
+        ("[speed]\nsigma = 1", "speed.sigma: belongs to lognormal, and speed.distribution is constant"),
+        (
+            '[speed]\ndistribution = "lognormal"\nfile = "steps.csv"',
+            'speed.distribution: "lognormal" draws what a trace, speed.file, says; leave one of them out',
+        ),
         ("[transport]\noverlap = true", "transport.overlap: true is not built yet; built are: false"),
         ('[transport]\nplane = "shm"', "is not built yet; built are: auto, tcp"),
-        (
-            "[transport]\nround_deadline_s = 2",
-            "transport.round_deadline_s: 2.0 is not built yet; built are: 0.0",
-        ),
         ("[checkpoint]\nevery_rounds = 5", "checkpoint.every_rounds: 5 is not built yet; built are: 0"),
         ('[[peers]]\nname = "a"\nkey = "k"', "peers.0.key: is not built yet; leave it out"),
         ("[algorithm]\ngamma = 0.5", "algorithm.gamma: belongs to choco, and algorithm.name is dpsgd"),
@@ -776,6 +792,12 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "diloco", "among": "neighbours", "outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False},
     {"name": "own.rules:make"},
 ]
+FAULTS: list[dict[str, Any]] = [
+    {"round": 3, "kill": "a"},
+    {"at_s": 2.5, "stop": ["a", "b"], "for_s": 1},
+    {"at_s": 1, "partition": [["a"], ["b", "c"]]},
+    {"round": 4, "heal": True},
+]
 
 
 @st.composite
@@ -815,6 +837,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             **draw(st.sampled_from([{}, {"peers": n}])),
         },
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
+        "faults": {"schedule": draw(st.lists(st.sampled_from(FAULTS), max_size=3)), "per_minute": draw(not_negative)},
         "record": {"params": draw(built("record.params"))},
         **draw(st.sampled_from([{}, {"peers": [{"name": name, "position": draw(place)} for name in peers]}])),
     }
@@ -860,6 +883,8 @@ def test_the_starter_explains_every_key_that_is_built() -> None:
     assert found == built_keys()
 
 
+# Keys that several others use: with which one they are tried.
+BESIDE = {"algorithm.max_staleness": ("algorithm.mode", ("async",))}
 EXAMPLE_OF = {"networkx": "networkx:path_graph", "file": "file:graph.edges", "package.module": "own:make"}
 
 
@@ -876,7 +901,7 @@ def keys_commented_out() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("key", "value"), keys_commented_out())
 def test_a_key_that_the_starter_comments_out_loads_beside_what_it_belongs_to(write: Any, key: str, value: str) -> None:
-    other, (user, *_) = USED_BY.get(key, ("seed", (0,)))
+    other, (user, *_) = (USED_BY | BESIDE).get(key, ("seed", (0,)))
     chosen = user if isinstance(user, str | int) else EXAMPLE_OF[user.text.strip('"').partition(":")[0]]
     left_out = dict.fromkeys(("topology.peers", *(["topology.metric"] if chosen == "mobile" else [])))
     beside = {"task.model": "linear", **left_out, other: chosen}
@@ -891,3 +916,92 @@ def test_what_the_starter_comments_out_loads_too(write: Any) -> None:
     ]
     experiment = load(write("\n".join(lines)), {"topology.peers": None})
     assert [peer.name for peer in experiment.peers] == ["lab-3"]
+
+
+# Peers that do not wait for each other.
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            '[algorithm]\nname = "gradient_tracking"\nmode = "async"',
+            'algorithm.mode: "async" does not go with gradient_tracking, which needs rounds in step; it goes with '
+            "dpsgd, adpsgd and an algorithm of your own",
+        ),
+        ('[algorithm]\nname = "push_sum"\nmode = "async"', "algorithm.mode: "),
+        ('[algorithm]\nname = "diloco"\nmode = "async"', "algorithm.mode: "),
+        ('[algorithm]\nname = "d2"\nmode = "async"', "algorithm.mode: "),
+        ('[algorithm]\nname = "local"\nmode = "async"', '"async" does not go with local, in which nobody is heard'),
+        ('[algorithm]\nname = "exact"\nmode = "async"', "the mean of all in the same round"),
+        (
+            '[topology]\nfamily = "base_k"\n[algorithm]\nmode = "async"',
+            "topology.family: async has no common rounds, and base_k says who hears whom in which round; choose one",
+        ),
+        (
+            '[topology]\nfamily = "mobile"\nthreshold = 1\n[algorithm]\nname = "adpsgd"',
+            "topology.family: adpsgd has no",
+        ),
+        (
+            '[topology]\nmetric = "rtt"\nthreshold = 20\n[algorithm]\nname = "adpsgd"',
+            'algorithm.name: adpsgd does not go with topology.metric = "rtt"',
+        ),
+        (
+            '[topology]\nmetric = "model"\nthreshold = 2\n[algorithm]\nmode = "async"',
+            'algorithm.mode: async does not go with topology.metric = "model"',
+        ),
+        (
+            '[algorithm]\nmode = "async"\n[transport]\nround_deadline_s = 2',
+            'transport.round_deadline_s: has no effect under algorithm.mode = "async", in which nobody is waited for',
+        ),
+        ("[algorithm]\nmax_staleness = 3", "algorithm.max_staleness: belongs to cached and to mode"),
+        ('[algorithm]\nname = "adpsgd"\nmax_staleness = 3', "adpsgd mixes what it has just been told"),
+        ('[algorithm]\nname = "adpsgd"\norder = "cta"', "algorithm.order: "),
+    ],
+)
+def test_what_goes_with_rounds_in_step_alone_is_refused_where_nobody_waits(write: Any, text: str, line: str) -> None:
+    refused = refusal(write(text))
+    assert line in str(refused)
+    assert "more)" not in str(refused)
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        ('{round = 2, kil = "a"}', "faults.schedule.1.kil: unknown key; did you mean kill?"),
+        ('{round = 2, explode = "a"}', "faults.schedule.1.explode: unknown key; an entry knows round, at_s, kill, "),
+        ("{round = 2}", "faults.schedule.1: {round = 2} does nothing; it needs an action"),
+        ('{round = 2, kill = "a", stop = "b"}', "faults.schedule.1: has kill and stop; an entry has one action"),
+        ('{kill = "a"}', "faults.schedule.1: has no time; it needs one of them"),
+        ('{kill = "a", round = 2, at_s = 1}', "faults.schedule.1: has both round and at_s"),
+        ('{kill = "a", round = 2.0}', "faults.schedule.1.round: 2.0 is not a whole number of 0 or more"),
+        ('{kill = "a", round = -1}', "faults.schedule.1.round: -1 is not a whole number"),
+        ('{kill = "a", round = true}', "faults.schedule.1.round: true is not a whole number"),
+        ('{kill = "a", at_s = -0.5}', "faults.schedule.1.at_s: -0.5 is not a number of seconds of 0 or more"),
+        ('{kill = "a", at_s = nan}', "faults.schedule.1.at_s: nan is not"),
+        ('{kill = "a", at_s = "soon"}', 'faults.schedule.1.at_s: "soon" is not'),
+        ('{at_s = 1, stop = "a", for_s = 0}', "faults.schedule.1.for_s: 0 must be above 0"),
+        ('{at_s = 1, leave = "a", for_s = 1}', "faults.schedule.1.for_s: belongs to kill, stop, cut or partition, and"),
+        ("{at_s = 1, kill = 3}", "faults.schedule.1.kill: 3 is not a peer's name, or a list of them"),
+        ("{at_s = 1, kill = []}", "faults.schedule.1.kill: [] is not a peer's name"),
+        ('{at_s = 1, kill = ["a", "a"]}', 'faults.schedule.1.kill: names "a" twice'),
+        ('{at_s = 1, cut = "a"}', 'faults.schedule.1.cut: "a" is not a list of two names'),
+        ('{at_s = 1, cut = ["a", "b", "c"]}', "is not a list of two names"),
+        ('{at_s = 1, cut = ["a", "a"]}', 'faults.schedule.1.cut: names "a" twice'),
+        ("{at_s = 1, cut = true}", "faults.schedule.1.cut: true is not a list of two names"),
+        (
+            "{at_s = 1, heal = false}",
+            "faults.schedule.1.heal: false is not a list of two names, or true for everything",
+        ),
+        ('{at_s = 1, partition = ["a", "b"]}', "faults.schedule.1.partition: "),
+        ('{at_s = 1, partition = [["a"]]}', "is not a list of two or more lists of names"),
+        ('{at_s = 1, partition = [["a"], []]}', "is not a list of two or more lists of names"),
+        ('{at_s = 1, partition = [["a", "b"], ["a"]]}', 'faults.schedule.1.partition: names "a" twice'),
+    ],
+)
+def test_an_entry_of_the_schedule_of_faults_that_is_wrong_is_named(write: Any, entry: str, line: str) -> None:
+    path = write(f'[faults]\nschedule = [{{at_s = 1, kill = "a"}}, {entry}]')
+    assert line in str(refusal(path))

@@ -19,7 +19,7 @@ from tests.commands import Command, Write
 KEYS = [
     *("peers", "edges", "connected", "diameter", "degree", "metric", "threshold", "neighbours", "weights"),
     *("stochastic", "slem", "spectral_gap", "rounds_to_consensus", "parameters", "memory_bytes"),
-    *("payload_bytes_per_message", "bytes_per_round"),
+    *("payload_bytes_per_message", "bytes_per_round", "seconds_per_round"),
 ]
 
 D = 784 * 10 + 10  # the parameters of softmax on the digits
@@ -56,6 +56,7 @@ def test_a_ring_of_eight() -> None:
         "memory_bytes": 8 * 5 * 4 * D,  # model, state; gradient, delta, and where they belong
         "payload_bytes_per_message": 4 * D,
         "bytes_per_round": 8 * 2 * 4 * D,
+        "seconds_per_round": 1.0,
     }
     assert found == expected
 
@@ -352,6 +353,38 @@ def test_warnings_go_to_stderr_and_the_document_stays_alone(command: Command, wr
     assert list(outcome.document) == [*KEYS, "matrix"]
 
 
+# ---- Seconds
+
+
+def test_seconds_follow_links_speeds_and_the_size_of_a_message() -> None:
+    found = document(speed={"factors": [1] * 7 + [4]}, network={"bandwidth_mbps": 1, "latency_ms": 100})
+    assert found["seconds_per_round"] == pytest.approx(4.0), "while it trains, what it is to hear comes in"
+    found = document(network={"bandwidth_mbps": 1, "latency_ms": 100})
+    assert found["seconds_per_round"] == pytest.approx(1.1 + (4 * D + 64) * 8 / 1e6)
+
+
+def test_seconds_that_are_not_known_are_null_and_said_to_be() -> None:
+    found = explained({"metric": "model", "threshold": 1.0})
+    assert found.document["seconds_per_round"] is None
+    assert "seconds per round    not known before the run" in explanation_text(found)
+
+
+def test_peers_that_do_not_wait_have_a_pace_of_their_own_each() -> None:
+    tables: dict[str, Any] = {"speed": {"factors": [1] * 7 + [4]}}
+    found = explained(algorithm={"mode": "async", "order": "cta"}, **tables)
+    assert found.document["seconds_per_round"] == pytest.approx(8 / 7.25)
+    assert found.document["bytes_per_round"] == 8 * 2 * 4 * D, "as in rounds in step"
+    text = explanation_text(found)
+    assert "algorithm            dpsgd, cta, async" in text
+    assert "seconds per round    1.103 predicted, in the events engine; 8 local rounds in all" in text
+
+
+def test_pairs_exchange_two_messages_in_each_local_round() -> None:
+    found = explained({"family": "star", "peers": 5}, algorithm={"name": "adpsgd"})
+    assert found.document["bytes_per_round"] == 5 * 2 * 4 * D
+    assert "adpsgd: neighbours average in pairs; the mixing matrix is not used" in explanation_text(found)
+
+
 # ---- For people
 
 
@@ -367,6 +400,7 @@ def test_the_text_holds_the_same_figures(command: Command, write: Write) -> None
         "training state       1.3 MB in all",
         "a message            31.4 kB",
         "a round              502.4 kB in all",
+        "seconds per round    1 predicted, in the events engine\n",
         "peer-7  peer-0, peer-6",
         " 0.3333  0.3333  0.0000",
     ):

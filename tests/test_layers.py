@@ -53,7 +53,7 @@ MAP: dict[str, Room] = {
     "peer.learner": Room("torch peer.algorithms peer.divergence peer.protocol.messages peer.task"),
     "peer.assembly": Room(
         "torch numpy scipy networkx topology peer.algorithms peer.errors peer.experiment peer.learner peer.protocol "
-        "peer.task"
+        "peer.seeds peer.task"
     ),
     "peer.history": Room("numpy peer.divergence peer.learner peer.protocol.messages peer.record"),
     "peer.model_file": Room("torch safetensors"),
@@ -67,9 +67,11 @@ MAP: dict[str, Room] = {
     # The ways to run it, and the doors: the screen, the command line, Python.
     "peer.ways": Room(
         "torch numpy peer.assembly peer.daemon peer.errors peer.experiment peer.explanation peer.model_file "
-        "peer.record peer.simulator peer.task"
+        "peer.record peer.require peer.simulator peer.task"
     ),
-    "peer.screen": Room("rich peer.assembly peer.daemon peer.experiment peer.record peer.task peer.ways"),
+    "peer.screen": Room(
+        "rich peer.assembly peer.daemon peer.experiment peer.record peer.simulator.watching peer.task peer.ways"
+    ),
     "peer.tables": Room("rich peer.explanation peer.record peer.screen"),
     "peer.report": Room("matplotlib numpy networkx topology peer.assembly peer.errors peer.experiment peer.record"),
     "peer.scripting": Room("peer.errors peer.experiment peer.explanation peer.ways"),

@@ -33,7 +33,17 @@ threshold = {threshold}
 params = "final"
 """
 
-SAME = ("params", "history", "payload_bytes_sent", "gradients", "short_rounds", "lost", "consensus_distance", "outcome")
+SAME = (
+    "params",
+    "accuracy",
+    "loss",
+    "payload_bytes_sent",
+    "gradients",
+    "short_rounds",
+    "lost",
+    "consensus_distance",
+    "outcome",
+)
 
 
 def write(folder: Path, threshold: float, topology: str = "", more: str = "") -> str:

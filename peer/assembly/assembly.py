@@ -13,8 +13,10 @@ import topology
 from peer.algorithms.algorithm import Algorithm
 from peer.assembly.choice import algorithm_of, check_fitted, fitted, mixes_without_topology, shared_spans
 from peer.assembly.demands import check_demands, check_round
+from peer.assembly.faults import Fault, faults_of
 from peer.assembly.ground import Ground, ground_of
-from peer.assembly.latency import Latencies, latencies_of
+from peer.assembly.links import LinkTable, links_of
+from peer.assembly.speeds import Speeds, speeds_of
 from peer.experiment import Experiment
 from peer.protocol.messages import Neighbourhood, PeerId
 from peer.task.layout import Layout
@@ -35,13 +37,15 @@ class Assembly:
     """An experiment with its peers, and who hears whom in which round with what weight.
 
     Node order is the order of `names`. `ground` is the topology; what is exchanged may differ: see `mixing`.
-    `latencies` are those of the simulator's links.
+    `links`, `speeds` and `faults` are those of the simulator's world: see the file of each.
     """
 
     experiment: Experiment
     ground: Ground
     algorithm: Algorithm
-    latencies: Latencies
+    links: LinkTable
+    speeds: Speeds
+    faults: tuple[Fault, ...]
     _kept: dict[int, list[Neighbourhood]] = field(default_factory=dict)
 
     @property
@@ -60,17 +64,17 @@ class Assembly:
             return self.graph
         return topology.graph_of(self.ground.matrix(0), self.ground.schedule.directed)
 
-    @property
+    @cached_property
     def everyone(self) -> bool:
         """Whether the algorithm hears all peers with equal weight, whatever the topology."""
         return not self.uses_topology and self.experiment.algorithm.name != "local"
 
-    @property
+    @cached_property
     def uses_topology(self) -> bool:
         """Whether it matters to the algorithm who hears whom in the topology."""
         return not mixes_without_topology(self.experiment)
 
-    @property
+    @cached_property
     def period(self) -> int | None:
         """After how many rounds the mixing matrix repeats; None for never."""
         return self.ground.period if self.uses_topology else 1
@@ -122,6 +126,8 @@ class Assembly:
         n = len(self.names)
         if self.everyone:
             return n * (n - 1)
+        if self.experiment.algorithm.name == "adpsgd":  # to one neighbour and back, of each that has any
+            return 2 * sum(1 for i in range(n) if self.graph.degree[i])
         matrix = self.mixing(round)
         return int(np.count_nonzero(matrix.data) - np.count_nonzero(matrix.diagonal()))
 
@@ -164,8 +170,11 @@ def assemble(experiment: Experiment, *, measures: bool = False) -> Assembly:
     """
     algorithm, ground = algorithm_of(experiment), ground_of(experiment, measures=measures)
     check_demands(experiment, algorithm, ground)
-    latencies = Latencies() if measures else latencies_of(experiment, ground.names)
-    return Assembly(experiment, ground, algorithm, latencies)
+    faults = faults_of(experiment, ground.names)
+    if measures:  # real links and real steps: the files of the simulated ones need not be there
+        return Assembly(experiment, ground, algorithm, LinkTable(), Speeds(0), faults)
+    links, speeds = links_of(experiment, ground.names), speeds_of(experiment, ground.names)
+    return Assembly(experiment, ground, algorithm, links, speeds, faults)
 
 
 def prepare_task(assembly: Assembly, only: PeerId | None = None) -> Task:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from peer.algorithms import d2, diloco, dpsgd, gradient_tracking, push_sum
+from peer.algorithms import adpsgd, d2, diloco, dpsgd, gradient_tracking, push_sum
 from peer.algorithms.algorithm import Algorithm
 from peer.algorithms.parts import Span, within
 from peer.assembly.rehearsal import Guarded, check_settings, rehearse
@@ -28,6 +28,8 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
             return dpsgd.CombineThenAdapt()
         case (("dpsgd" | "local" | "exact"), _):
             return dpsgd.AdaptThenCombine()
+        case "adpsgd", _:
+            return adpsgd.PairwiseAveraging()
         case "gradient_tracking", "diging":
             return gradient_tracking.Diging()
         case "gradient_tracking", _:

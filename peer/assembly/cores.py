@@ -1,23 +1,32 @@
-"""From an assembly to each peer's gossip core and learner: the same for the daemons and for the events engine."""
+"""From an assembly to each peer's core and learner: the same for the daemons and for the events engine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from torch import Tensor
 
 from peer.assembly.assembly import Assembly
 from peer.learner import Learner
+from peer.protocol.asynchronous import Asynchronous
 from peer.protocol.gossip import Gossip
 from peer.protocol.messages import Neighbourhood, PeerId
+from peer.protocol.pairwise import Pairwise
 from peer.protocol.survey import Rule, Survey
+from peer.seeds import stream
 from peer.task.local import Shard, Trainer
 from peer.task.task import Task
 
+Exchange = Gossip | Asynchronous | Pairwise
 
-def core_of(assembly: Assembly, me: PeerId) -> Gossip | Survey:
-    """Return a daemon's core: gossip, or where round trips are to be measured, the survey that leads to it."""
+
+def core_of(assembly: Assembly, me: PeerId, *, endless: bool = False) -> Exchange | Survey:
+    """Return a daemon's core: what exchanges parameters, or where round trips are to be measured, the survey that
+    leads to it.
+
+    `endless`: somebody else counts the rounds of peers that do not wait for each other.
+    """
     if not (assembly.ground.is_measured and assembly.uses_topology):
-        return gossip_of(assembly, me)
+        return exchange_of(assembly, me, endless=endless)
     t = assembly.experiment.topology
     rule: Rule = "uniform" if t.weights == "uniform" else "lazy" if t.weights == "lazy" else "metropolis"
 
@@ -27,9 +36,21 @@ def core_of(assembly: Assembly, me: PeerId) -> Gossip | Survey:
     return Survey(me, assembly.neighbours(me), t.threshold, rule, among_the_near)
 
 
-def gossip_of(assembly: Assembly, me: PeerId) -> Gossip:
+def exchange_of(assembly: Assembly, me: PeerId, *, endless: bool = False) -> Exchange:
     """Return the core that exchanges one peer's parameters, where it is known in advance who hears whom."""
-    return _gossip(assembly, me, partial(assembly.around, me), assembly.neighbours(me))
+    e, around = assembly.experiment, partial(assembly.around, me)
+    if not e.is_asynchronous:
+        return _gossip(assembly, me, around, assembly.neighbours(me))
+    rounds = 0 if endless else e.rounds
+    if e.algorithm.name == "adpsgd":
+        return Pairwise(me, rounds, around, partners=partial(partners, e.seed, me, sorted(assembly.neighbours(me))))
+    return Asynchronous(me, rounds, around, max_staleness=e.algorithm.max_staleness)
+
+
+def partners(seed: int, me: PeerId, neighbours: Sequence[PeerId], round: int) -> list[PeerId]:
+    """Return a peer's neighbours in the order in which it wants to average with them after a local round."""
+    order = stream(seed, "partner", me, round).permutation(len(neighbours))
+    return [neighbours[i] for i in order]
 
 
 def _gossip(
@@ -44,6 +65,7 @@ def _gossip(
         exchanges=algorithm.exchanges,
         conserves="mean" if assembly.everyone else "columns" if algorithm.stochastic == "column" else "rows",
         look_again=1 if assembly.model_threshold is None else assembly.look_again,
+        round_deadline_s=e.transport.round_deadline_s,
     )
 
 

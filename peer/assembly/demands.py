@@ -90,6 +90,10 @@ def _misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Mi
         )
     if mixes_without_topology(experiment):
         return None
+    if experiment.is_asynchronous and (misfit := _asynchronous_misfit(experiment, algorithm, ground)):
+        return misfit
+    if name == "adpsgd":  # which has a W of its own
+        return None
     kinds = _kinds(experiment, ground)
     if algorithm.stochastic == "column":
         return None if kinds <= {"column", "doubly"} else _without_columns(experiment, ground)
@@ -108,6 +112,30 @@ def _misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Mi
             _mend_of_rows(experiment, ground),
         )
     return None if experiment.algorithm.allow_unstable else _d2_misfit(experiment, ground)
+
+
+def _asynchronous_misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Misfit | None:
+    """What does not do where peers do not wait for each other."""
+    name = experiment.algorithm.name
+    if algorithm.exchanges != 1 or algorithm.absent != "keep_own" or algorithm.stochastic == "column":
+        return _Misfit(
+            "algorithm.mode",
+            f'"async" mixes what has been heard so far, and {name} needs rounds in step',
+            "it goes with one exchange a round, rows of W that sum to 1, and absent = keep_own",
+        )
+    if ground.period != 1:
+        return _Misfit(
+            "topology.family",
+            "who hears whom changes from round to round, and peers that do not wait for each other share no rounds",
+            'choose a topology that stays, or algorithm.mode = "sync" of dpsgd',
+        )
+    if name == "adpsgd" and ground.schedule.directed:
+        return _Misfit(
+            "topology.family",
+            "adpsgd averages in pairs, both of whom take the mean, and here the graph is directed",
+            'choose an undirected graph, or algorithm.name = "dpsgd" with algorithm.mode = "async"',
+        )
+    return None
 
 
 def _kinds(experiment: Experiment, ground: Ground) -> set[topology.Stochasticity]:

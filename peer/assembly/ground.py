@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 import topology
 from peer.assembly.choice import mixes_without_topology
-from peer.assembly.latency import latencies_of
+from peer.assembly.links import links_of
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment, disagreement
 from peer.experiment.choices import is_factory
@@ -302,11 +302,11 @@ def _within_earshot(experiment: Experiment, net: topology.Net, names: Sequence[s
 
 
 def _within_round_trip(experiment: Experiment, graph: nx.Graph, names: Sequence[str]) -> nx.Graph:
-    latencies, limit = latencies_of(experiment, names), experiment.topology.threshold * (1.0 + topology.ROUNDING)
+    links, limit = links_of(experiment, names), experiment.topology.threshold * (1.0 + topology.ROUNDING)
     near = nx.Graph()
     near.add_nodes_from(graph)
     for a, b in graph.edges:
-        rtt_ms = latencies.round_trip_ms(a, b)
+        rtt_ms = links.round_trip_ms(a, b)
         if rtt_ms <= limit:
             near.add_edge(a, b, distance=rtt_ms)
     return near

@@ -5,6 +5,7 @@ Experiments come from `load` or `from_dict`; both check everything. Each file he
     wording.py      one value in words
     choices.py      what is built, and what each value brings with it
     values.py       the kinds of value, each with its check
+    fault_entry.py  one entry of faults.schedule
     fingerprint.py  where two experiments differ
     schema.py       the tables, and the experiment
     rules.py        the checks across keys

@@ -69,11 +69,11 @@ CHOICES: dict[str, Choice] = {
     "topology.variant": Choice(("oracle", "local")),
     "topology.among": Choice(("complete", "ring", "path", "star", "hypercube"), forms=(GRAPH_FILE,)),
     "algorithm.name": Choice(
-        ("dpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "local", "exact"),
-        later=("choco", "adpsgd", "easgd", "cached", "power_gossip"),
+        ("dpsgd", "adpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "local", "exact"),
+        later=("choco", "easgd", "cached", "power_gossip"),
         forms=(FACTORY,),
     ),
-    "algorithm.mode": Choice(("sync",), later=("async",)),
+    "algorithm.mode": Choice(("sync", "async")),
     "algorithm.order": Choice(("atc", "cta", "diging")),
     "algorithm.among": Choice(("all", "neighbours")),
     "algorithm.combine": Choice(
@@ -104,11 +104,7 @@ CHOICES: dict[str, Choice] = {
 }
 
 # Keys of the contract that may only keep their default until they are built; a table stands for all its keys.
-ONLY_DEFAULT = (
-    *("stop_when", "stop_after_s", "speed", "faults", "transport.overlap"),
-    *("network.jitter_ms", "network.bandwidth_mbps", "network.loss", "network.duplicate", "network.reorder"),
-    *("transport.round_deadline_s", "checkpoint", "peers.key", "transport.advertise"),
-)
+ONLY_DEFAULT = (*("faults.attackers", "transport.overlap", "checkpoint", "peers.key", "transport.advertise"),)
 
 # Keys that only some values of another key use: key -> (the other key, the values or their forms).
 USED_BY: dict[str, tuple[str, tuple[str | Form, ...]]] = {
@@ -136,7 +132,6 @@ USED_BY: dict[str, tuple[str, tuple[str | Form, ...]]] = {
     "algorithm.nesterov": ("algorithm.name", ("diloco",)),
     "algorithm.among": ("algorithm.name", ("diloco",)),
     "algorithm.alpha": ("algorithm.name", ("easgd",)),
-    "algorithm.max_staleness": ("algorithm.name", ("cached",)),
     "algorithm.allow_unstable": ("algorithm.name", ("d2",)),
     "algorithm.tau": ("algorithm.combine", ("self_clip",)),
     "algorithm.f": (
@@ -147,6 +142,7 @@ USED_BY: dict[str, tuple[str, tuple[str | Form, ...]]] = {
     "compression.fraction": ("compression.name", ("top_k", "random_k")),
     "compression.levels": ("compression.name", ("qsgd",)),
     "compression.rank": ("compression.name", ("low_rank",)),
+    "speed.sigma": ("speed.distribution", ("lognormal",)),
     "peers.data": ("task.partition", ("own",)),
 }
 
@@ -164,6 +160,9 @@ ORDERS = {
     **dict.fromkeys(("dpsgd", "local", "exact"), ("atc", "cta")),  # the other two are D-PSGD with another W
     "gradient_tracking": ("atc", "diging"),
 }
+
+# Algorithms in which nobody waits for anybody, in mode "async" and, the first, in any. A user's own may, too.
+ASYNCHRONOUS = ("adpsgd", "dpsgd")
 
 # Families in which W changes from round to round.
 TIME_VARYING = ("one_peer_exponential", "base_k", "random_matching", "epidemic", "mobile")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from peer.experiment.choices import (
+    ASYNCHRONOUS,
     BY_POSITION,
     NEEDS,
     ONLY_DEFAULT,
@@ -13,6 +14,7 @@ from peer.experiment.choices import (
     is_factory,
     is_of,
 )
+from peer.experiment.fault_entry import FaultError, fault_entry
 from peer.experiment.schema import Experiment, Table, Transport
 from peer.experiment.wording import brief, listed, one_line
 
@@ -38,6 +40,8 @@ def problems_in(experiment: Experiment) -> Iterator[Problem]:
     yield from _task_problems(experiment)
     yield from _topology_problems(experiment)
     yield from _algorithm_problems(experiment)
+    yield from _asynchronous_problems(experiment)
+    yield from _world_problems(experiment)
     if experiment.task.shards is not None:
         yield from _shard_problems(experiment)
     yield from _peer_problems(experiment)
@@ -143,6 +147,44 @@ def _algorithm_problems(experiment: Experiment) -> Iterator[Problem]:
         yield Problem("algorithm.order", text)
     if a.name in ("gradient_tracking", "d2"):
         yield from _not_one_plain_step(experiment)
+
+
+def _asynchronous_problems(experiment: Experiment) -> Iterator[Problem]:
+    a, t = experiment.algorithm, experiment.topology
+    bounded = a.name == "cached" or (a.mode == "async" and a.name != "adpsgd")
+    if a.max_staleness is not None and not bounded:
+        text = 'belongs to cached and to mode = "async", in which a peer mixes what it has; '
+        drawn = "adpsgd mixes what it has just been told" if a.name == "adpsgd" else "here peers wait for each other"
+        yield Problem("algorithm.max_staleness", text + drawn)
+    if not experiment.is_asynchronous:
+        return
+    if a.name not in ASYNCHRONOUS and not is_factory(a.name):
+        why = {"local": "in which nobody is heard", "exact": "which is the mean of all in the same round"}
+        text = f'"async" does not go with {a.name}, {why.get(a.name, "which needs rounds in step")}'
+        yield Problem("algorithm.mode", f"{text}; it goes with dpsgd, adpsgd and an algorithm of your own")
+        return
+    key, said = ("name", "adpsgd") if a.name == "adpsgd" else ("mode", "async")
+    if t.family in TIME_VARYING:
+        text = f"{said} has no common rounds, and {t.family} says who hears whom in which round; choose one that stays"
+        yield Problem("topology.family", text, at=f"algorithm.{key}")
+    if t.metric in ("rtt", "model"):
+        text = f'{said} does not go with topology.metric = "{t.metric}", whose neighbours are found in rounds in step'
+        yield Problem(f"algorithm.{key}", text)
+    if experiment.transport.round_deadline_s:
+        text = f'has no effect under algorithm.{key} = "{said}", in which nobody is waited for'
+        yield Problem("transport.round_deadline_s", f"{text}; leave it out")
+
+
+def _world_problems(experiment: Experiment) -> Iterator[Problem]:
+    """[speed] and [faults]."""
+    s = experiment.speed
+    if s.file and s.distribution == "lognormal":
+        yield Problem("speed.distribution", '"lognormal" draws what a trace, speed.file, says; leave one of them out')
+    for i, table in enumerate(experiment.faults.schedule):
+        try:
+            fault_entry(table)
+        except FaultError as error:
+            yield Problem(".".join(filter(None, (f"faults.schedule.{i}", error.name))), error.text)
 
 
 def _not_one_plain_step(experiment: Experiment) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from peer.experiment.values import (
     Address,
     Advertise,
     Arguments,
+    Chance,
     Count,
     Device,
     Int,
@@ -165,9 +166,9 @@ class Network(Table):
     latency_ms: NotNegative = 0.0
     jitter_ms: NotNegative = 0.0
     bandwidth_mbps: NotNegative = 0.0
-    loss: Probability = 0.0
-    duplicate: Probability = 0.0
-    reorder: Probability = 0.0
+    loss: Chance = 0.0
+    duplicate: Chance = 0.0
+    reorder: Chance = 0.0
     file: str = ""
 
 
@@ -178,6 +179,7 @@ class Speed(Table):
     factors: tuple[Positive, ...] = ()
     distribution: Annotated[str, one_of("speed.distribution")] = "constant"
     sigma: NotNegative | None = None
+    file: str = ""
 
 
 class Faults(Table):
@@ -286,6 +288,11 @@ class Experiment(Table):
     def evaluates_after(self, round: int) -> bool:
         """Whether the peers are evaluated after so many rounds: round 0, multiples of eval_every, the last."""
         return round % self.eval_every == 0 or round == self.rounds
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether peers do not wait for each other: a round is then as many local rounds in all as there are peers."""
+        return self.algorithm.mode == "async" or self.algorithm.name == "adpsgd"
 
     def init_is_nested(self) -> bool:
         """Whether task.init gives each peer a start of its own."""

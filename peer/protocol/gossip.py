@@ -303,6 +303,8 @@ class Gossip:
             return set()
         counting = self._standing.counting
         told = {peer for round in range(first, due) for peer in counting(self.around(round).listeners, round)}
+        if self.round_deadline_s:  # what they are told first may get lost
+            told = set()
         return counting(self.around(due).weights, due) - told - self._standing.closed
 
     def _held_up_by(self) -> set[PeerId]:

@@ -34,7 +34,10 @@ class Standing:
 
     def counting(self, peers: Iterable[PeerId], round: int) -> set[PeerId]:
         """Return those of the peers that take part in a round."""
-        return {peer for peer in peers if peer in self.neighbours and self.counts(peer, round)}
+        taking_part = self.neighbours.intersection(peers)
+        if not (self.lost or self._asked or self._since):  # nobody was ever lost
+            return set(taking_part)
+        return {peer for peer in taking_part if self.counts(peer, round)}
 
     def lose(self, peer: PeerId, reason: str) -> None:
         self.lost[peer] = reason

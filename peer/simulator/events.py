@@ -1,176 +1,410 @@
-"""The events engine: the daemons' own protocol cores on a virtual clock, message by message.
+"""The events engine: the daemons' own protocol cores on a virtual clock, with a `Learner` for each as a daemon has.
 
-A heap holds what is to happen when; each event is handed to the core of its peer, and the effects are carried out by
-the same `Learner` that a daemon has. Links have the latency of [network], and a local step takes `speed.step_s`.
+Local steps take what [speed] says, messages go over the links of [network], and [faults] happen. Where peers go from
+round to round together, a peer is evaluated when it has completed a round; where nobody waits for anybody, all are
+evaluated at one instant, when they have done so many local rounds in all.
 """
 
-import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import count
+from math import inf
 from time import perf_counter
 
 import torch
 
-from peer.assembly import Assembly, gossip_of, learner_of
+from peer.assembly import Assembly, Exchange, exchange_of, learner_of
+from peer.assembly.faults import newcomers, random_faults
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
-from peer.learner import Said, wire_forms
-from peer.protocol.messages import Alert, Data, Effect, Event, Mix, Mixed, PeerJoined, Received, Send, Train, Trained
+from peer.learner import Learner, Said, wire_forms
+from peer.protocol import messages
+from peer.protocol.membership import Patience
+from peer.protocol.messages import (
+    Accept,
+    Adopt,
+    Adopted,
+    Alert,
+    Copied,
+    Copy,
+    Data,
+    Forget,
+    Learn,
+    Message,
+    Mix,
+    Mixed,
+    Model,
+    PeerId,
+    Propose,
+    Send,
+    Train,
+    Trained,
+)
+from peer.protocol.pairwise import Pairwise
 from peer.record import Divergence, Ended
+from peer.simulator.clockwork import Clockwork
+from peer.simulator.together import vectorised
+from peer.simulator.troubles import Troubles
 from peer.simulator.watching import Watch
-from peer.task.local import Interrupted
+from peer.simulator.world import World
+from peer.task.local import Interrupted, Learned
+from peer.task.rows import RowTrainer
 from peer.task.task import Task
 
-
-@dataclass(order=True)
-class _Due:
-    at_s: float
-    tie: int
-    peer: int = field(compare=False)
-    event: Event | Train = field(compare=False)
+HAPPENED = {
+    "kill": "is killed",
+    "restart": "is started again",
+    "stop": "stands still",
+    "continue": "goes on",
+    "leave": "leaves",
+    "join": "joins",
+    "cut": "can no longer hear each other",
+    "heal": "can hear each other again",
+    "partition": "the peers are parted into groups",
+}
 
 
 class EventsEngine:
-    """All peers of one experiment on one virtual clock."""
+    """All peers of one experiment on one virtual clock. `enough(entry)` says whether the run may end after it."""
 
-    def __init__(self, assembly: Assembly, task: Task, watch: Watch, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        task: Task,
+        watch: Watch,
+        stop: Callable[[], bool],
+        enough: Callable[[dict[str, object]], bool] | None = None,
+    ) -> None:
         self.assembly = assembly
         self.watch = watch
         self.stop = stop
-        self.now_s = 0.0
+        self.enough = enough
         e = assembly.experiment
-        device = torch.device("cpu")
-        trainer, shards, test = task.trainer(device), task.shards(device), task.test_rows(device)
-        everyone = range(len(assembly.names))
-        self.ended = Ended("events", trainer.step, len(everyone), simulated_seconds=0.0)
-        self.cores = [gossip_of(assembly, i) for i in everyone]
-        self.learners = [
-            learner_of(assembly, task, i, trainer, task.start(i), shards[i], test, self.cores[i].around)
-            for i in everyone
-        ]
-        self.watch.history.gossiped = assembly.shared_columns(task.layout)
+        n, device = len(assembly.names), torch.device("cpu")
+        self._task = task
+        self._trainer, self._shards, self._test = task.trainer(device), task.shards(device), task.test_rows(device)
+        self.ended = Ended("events", self._trainer.step, n, simulated_seconds=0.0)
+        self.learners: dict[PeerId, Learner] = {}
         self._payload_bytes = [
             sum(t.numel() * t.element_size() for t in form.values())
-            for form in wire_forms(self.learners[0].algorithm, task.start(0))
+            for form in wire_forms(assembly.fitted(task.layout), task.start(0))
         ]
-        self._steps_s = 0.0 if task.data is None else e.task.local_steps * e.speed.step_s
-        self._heap: list[_Due] = []
-        self._ties = count()
-        self._open: dict[int, dict[int, Figures]] = {}  # round -> peer -> figures, until all are in
+        self._rows: RowTrainer | None = None
+        if e.task.step == "vmap":  # else each by itself, as a daemon does it, to the last bit
+            x = torch.stack([task.start(i) for i in range(n)])
+            self._rows = vectorised(task, self._trainer, self._shards, "vmap", x)
+            self.ended.step = self._trainer.step if self._rows is None else self._rows.step
+        start = task.start(0)
+        self._model_bytes = start.numel() * start.element_size()
+        self._open: dict[int, dict[PeerId, Figures]] = {}  # round -> peer -> figures, until all are in
+        self._held: dict[PeerId, tuple[int, Mixed]] = {}  # who waits at the end of a round until all are judged
+        self._local_rounds = 0
+        self._is_over = False
+        world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
+        troubled = bool(assembly.faults or e.faults.per_minute)
+        t = e.transport
+        patience = Patience(t.suspect_s, t.dead_s, t.join_s) if troubled else None
+        self._stuck_s = t.join_s + 2 * t.dead_s if troubled else inf
+        self.clockwork = Clockwork(n, self, world, patience, newcomers(assembly.faults), t.heartbeat_s)
+        edges = [(a, b) for a in range(n) for b in sorted(assembly.neighbours(a)) if a < b] if troubled else []
+        random = random_faults(e, assembly.names, edges)
+        self.troubles = Troubles(self.clockwork, assembly.faults, random, self._tell_trouble)
+        self.watch.history.gossiped = assembly.shared_columns(task.layout)
 
     def run(self) -> Ended:
         """Run to the end, or until `stop` says so."""
+        ends_s = self.assembly.experiment.stop_after_s or inf
+        clockwork, began_s = self.clockwork, perf_counter()
+        self._evaluations_s = 0.0
         try:
-            self._evaluate_all_at_start()
-            began_s = perf_counter()
-            for core in self.cores:
-                self._carry_out(core.me, core.start(self.now_s))
-                for neighbour in sorted(core.neighbours):
-                    self._at(self.now_s, core.me, PeerJoined(neighbour))
-            while self._heap and not self._is_over():
-                due = heapq.heappop(self._heap)
-                self.now_s = due.at_s
-                event = self._train(due.peer, due.event) if isinstance(due.event, Train) else due.event
-                self._carry_out(due.peer, self.cores[due.peer].handle(event, self.now_s))
-                if self.stop():
-                    raise Interrupted
-            self._evaluate_the_last_round()
-            self.ended.rounds_seconds += perf_counter() - began_s
+            self._evaluate_all(0)
+            self._evaluations_s, began_s = 0.0, perf_counter()
+            clockwork.start()
+            self.troubles.advanced(-1, 0)
+            while not self._is_over and self._somebody_goes_on() and not clockwork.is_stuck(self._stuck_s):
+                if clockwork.next_s > ends_s:
+                    clockwork.now_s = self.ended.simulated_seconds = ends_s
+                    break
+                clockwork.step()
+                self._look_after_step()
+            else:
+                self._find_out_why()
+            self._evaluate_the_end()
         except (Interrupted, KeyboardInterrupt):
             self.ended.outcome = "interrupted"
         except TrainingError as error:
             self.ended.outcome, self.ended.why, self.ended.details = "failed", str(error), error.details
+        self.ended.rounds_seconds = perf_counter() - began_s - self._evaluations_s
         return self._result()
 
-    # ---- Effects
+    # ---- What the clockwork asks for
 
-    def _carry_out(self, me: int, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Train():
-                    self._at(self.now_s + self._steps_s, me, effect)
-                case Send(to, message):
-                    if isinstance(message, Data):
-                        self.ended.payload_bytes_sent += self._payload_bytes[message.exchange]
-                    self._at(self.now_s + self.assembly.latencies.one_way_ms(me, to) / 1000, to, Received(me, message))
-                case Mix():
-                    self._at(self.now_s, me, self._mix(me, effect))
-                case Alert(text, peer):
-                    names = self.assembly.names
-                    self.watch.on_alert(names[me], text if peer is None else f"{names[peer]} {text}")
+    def core(self, me: PeerId) -> Exchange:
+        core = exchange_of(self.assembly, me, endless=True)
+        if me in self.learners:
+            self.ended.gradients += self.learners[me].gradients
+            if self._rows is not None:
+                self._rows.begin_anew(me)
+        task = self._task
+        self.learners[me] = learner_of(
+            self.assembly, task, me, self._trainer, task.start(me), self._shards[me], self._test, core.around
+        )
+        return core
 
-    def _train(self, me: int, train: Train) -> Trained:
+    def step_s(self, me: PeerId, round: int) -> float:
+        return self.assembly.speeds.round_s(me, round)
+
+    def payload_bytes(self, message: Message) -> int:
+        match message:
+            case Data(_, exchange):
+                return self._payload_bytes[exchange]
+            case Propose() | Accept():
+                return self._payload_bytes[0]
+            case Model():
+                return self._model_bytes
+        return 0
+
+    def begin(self, me: PeerId, train: Train) -> None:
+        self.learners[me].begin(train.round)
+
+    def train(self, me: PeerId, train: Train) -> Trained:
         """Do the local steps at the time at which they are done: until then the run may have ended."""
-        return Trained(train.round, self.learners[me].train(train.round, self.stop))
+        learner = self.learners[me]
+        if self._rows is None:
+            learner.practise(self.stop)
+        elif learner.begun is not None:
+            self._practise_together(self._rows)
+        learns_later = isinstance(self.clockwork.processes[me].core, Pairwise)
+        return Trained(train.round, None if learns_later else learner.learn())
 
-    def _mix(self, me: int, mix: Mix) -> Mixed:
+    def _practise_together(self, rows: RowTrainer) -> None:
+        """Do all local steps that have begun: nothing that happens until they end can change what they find."""
+        begun = [(me, learner.begun) for me, learner in self.learners.items()]
+        these = [(me, *where) for me, where in begun if where is not None]
+        peers, rounds, x = zip(*these, strict=True)
+        shards = [shard for shard in self._shards if shard is not None]
+        deltas = rows.train_some(torch.stack(x), shards, peers, rounds, self.stop)
+        for me, round, delta in zip(peers, rounds, deltas, strict=True):
+            s = rows.schedule
+            self.learners[me].practised(Learned(delta, s.lr_at(round), s.local_steps))
+
+    def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
         learner = self.learners[me]
         outcome = learner.mix(mix.exchange, [Said(t.weight, t.sender, t.payload) for t in mix.terms])
+        if self.assembly.experiment.is_asynchronous:
+            return self._mixed_without_waiting(me, mix, outcome.rejected)
+        mixed = Mixed(mix.round, mix.exchange, outcome.message, outcome.rejected, outcome.far)
         if outcome.message is None:
-            self._completed(me, mix.round + 1)
-        return Mixed(mix.round, mix.exchange, outcome.message, outcome.rejected, outcome.far)
+            return self._completed(me, mix.round + 1, mixed)
+        return mixed
 
-    def _at(self, at_s: float, peer: int, event: Event | Train) -> None:
-        heapq.heappush(self._heap, _Due(at_s, next(self._ties), peer, event))
+    def learn(self, me: PeerId, learn: Learn) -> messages.Learned:
+        learner = self.learners[me]
+        if learn.round is None:
+            return messages.Learned(learner.say())
+        message = learner.learn()
+        learner.settle()
+        self.ended.staleness.add(learn.staleness)
+        self._did_a_local_round(me)
+        return messages.Learned(message)
+
+    def copy(self, me: PeerId, copy: Copy) -> Copied:
+        return Copied(copy.to, self.learners[me].copy())
+
+    def adopt(self, me: PeerId, adopt: Adopt) -> Adopted:
+        if not self.learners[me].adopt(adopt.payload):
+            self.watch.on_alert(self.assembly.names[me], "was sent parameters that are not finite; it keeps its own")
+        return Adopted(adopt.round)
+
+    def forget(self, me: PeerId, forget: Forget) -> None:
+        self.learners[me].forget(forget.peer)
+
+    def sent(self, me: PeerId, send: Send) -> None:
+        self.ended.payload_bytes_sent += self.payload_bytes(send.message)
+
+    def alert(self, me: PeerId, alert: Alert) -> None:
+        names = self.assembly.names
+        text = alert.text if alert.peer is None else f"{names[alert.peer]} {alert.text}"
+        self.watch.on_alert(names[me], text)
+
+    def advanced(self, me: PeerId, round: int) -> None:
+        if not self.assembly.experiment.is_asynchronous:
+            self.troubles.advanced(me, round)
+            self._close_entries()
+
+    # ---- Rounds in step
+
+    def _completed(self, me: PeerId, round: int, mixed: Mixed) -> Mixed | None:
+        """A peer has completed a round. Where the run may end with it, nobody goes on before all are judged."""
+        self.ended.simulated_seconds = self.clockwork.now_s  # the goodbyes that follow are not part of it
+        if self.learners[me].has_diverged():
+            self._diverged(Divergence(round, self.assembly.names[me]))
+        if not self.watch.is_due(round):
+            return mixed
+        self._evaluate(me, round)
+        if self.enough is None:
+            return mixed
+        self._held[me] = round, mixed
+        self._close_entries()
+        return None
+
+    def _close_entries(self, final: bool = False) -> None:
+        """Give the history an entry for each round that all have evaluated which are still there and are not beyond."""
+        for round in sorted(self._open):
+            figures, processes = self._open[round], self.clockwork.processes
+            there = {me: process for me, process in enumerate(processes) if process.state in ("up", "stopped", "done")}
+            missing = any(me not in figures and process.core.round < round for me, process in there.items())
+            if missing and not final:
+                return
+            del self._open[round]
+            entries = self.watch.history.entries
+            kept = {me: found for me, found in figures.items() if me in there}
+            if kept and not (entries and round <= entries[-1]["round"]):
+                self._add_entry(round, kept)
+            self._release(round)
+
+    def _release(self, round: int) -> None:
+        for me, (at, mixed) in list(self._held.items()):
+            if at <= round:
+                del self._held[me]
+                if not self._is_over:
+                    self.clockwork.tell(me, mixed)
+
+    # ---- Rounds of peers that do not wait
+
+    def _mixed_without_waiting(self, me: PeerId, mix: Mix, rejected: tuple[PeerId, ...]) -> Mixed:
+        if isinstance(self.clockwork.processes[me].core, Pairwise):
+            return Mixed(mix.round, mix.exchange, self.learners[me].say(), rejected)
+        for term in mix.terms:
+            if term.sender != me:
+                self.ended.staleness.add(term.staleness, term.age_s)
+        self._did_a_local_round(me)
+        return Mixed(mix.round, mix.exchange, None, rejected)
+
+    def _did_a_local_round(self, me: PeerId) -> None:
+        self._local_rounds += 1
+        self.ended.simulated_seconds = self.clockwork.now_s
+        n, e = len(self.assembly.names), self.assembly.experiment
+        if self.learners[me].has_diverged():
+            self._diverged(Divergence(self._local_rounds // n, self.assembly.names[me]))
+        round, over = divmod(self._local_rounds, n)
+        if over:
+            return
+        for peer in range(n):
+            self.troubles.advanced(peer, round)
+        if self.watch.is_due(round):
+            self._evaluate_all(round)
+        if e.rounds and round >= e.rounds:
+            self._is_over = True
 
     # ---- Figures
 
-    def _evaluate_all_at_start(self) -> None:
-        for me in range(len(self.cores)):
-            self._evaluate(me, 0)
-
-    def _completed(self, me: int, round: int) -> None:
-        self.ended.simulated_seconds = self.now_s  # the goodbyes that follow are not part of it
-        if self.learners[me].has_diverged():
-            self._diverged(Divergence(round, self.assembly.names[me]))
-        if self.watch.is_due(round):
-            began_s = perf_counter()
-            self._evaluate(me, round)
-            self.ended.rounds_seconds -= perf_counter() - began_s
-
-    def _evaluate(self, me: int, round: int) -> None:
-        """Evaluate one peer; when all peers are in for this round, the history gets its entry."""
+    def _figures(self, me: PeerId, round: int) -> Figures:
+        began_s = perf_counter()
         learner = self.learners[me]
-        figures = self._open.setdefault(round, {})
-        figures[me] = Figures(peer_score(learner.evaluate(round, self.stop)), learner.params().numpy().copy())
-        if len(figures) < len(self.cores):
-            return
-        del self._open[round]
-        found = self.watch.evaluated(round, figures, self.ended.payload_bytes_sent)
+        found = Figures(peer_score(learner.evaluate(round, self.stop)), learner.params().numpy().copy())
+        self._evaluations_s += perf_counter() - began_s
+        return found
+
+    def _evaluate(self, me: PeerId, round: int) -> None:
+        self._open.setdefault(round, {})[me] = self._figures(me, round)
+
+    def _evaluate_all(self, round: int) -> None:
+        """Evaluate everybody who is there, as they are now."""
+        there = [me for me, p in enumerate(self.clockwork.processes) if p.state in ("up", "stopped", "done")]
+        if there:
+            self._add_entry(round, {me: self._figures(me, round) for me in there})
+
+    def _add_entry(self, round: int, figures: dict[PeerId, Figures]) -> None:
+        now_s = self.clockwork.now_s
+        found = self.watch.evaluated(round, figures, self.ended.payload_bytes_sent, now_s)
         if found is not None:
             self._diverged(found)
+        if self.enough is not None and self.enough(self.watch.history.entries[-1]):
+            self._is_over = True
 
     def _diverged(self, found: Divergence) -> None:
         self.ended.diverged = earliest(self.ended.diverged, found, self.assembly.names)
 
-    def _is_over(self) -> bool:
-        """A diverged run ends when every peer has done the round in which it was seen."""
-        found = self.ended.diverged
-        if found is None or self.assembly.experiment.record.on_divergence == "continue":
-            return False
-        return min(core.round for core in self.cores) >= found.round
+    # ---- The end
 
-    def _evaluate_the_last_round(self) -> None:
-        """A run that ends early, because it has diverged, is evaluated where it ends."""
-        rounds = {core.round for core in self.cores}
-        if self.ended.diverged is None or len(rounds) > 1 or self.watch.is_due(min(rounds)):
+    def _look_after_step(self) -> None:
+        if self.stop():
+            raise Interrupted
+        found = self.ended.diverged
+        if found is not None and self.assembly.experiment.record.on_divergence == "stop":
+            # a diverged run ends when every peer has done the round in which it was seen
+            self._is_over |= self.assembly.experiment.is_asynchronous or self._slowest() >= found.round
+        if self.watch.wants_pace():
+            self.watch.pace(self._rounds(), self._share(), self.clockwork.now_s, self.clockwork.events)
+
+    def _somebody_goes_on(self) -> bool:
+        states = self.clockwork.states
+        return states["up"] > 0 or (self.troubles.brings_somebody_back and not states["done"])
+
+    def _find_out_why(self) -> None:
+        """The clock stands still: all are done, or nobody is left, or nobody can go on."""
+        processes = self.clockwork.processes
+        if self._is_over:
             return
-        for me in range(len(self.cores)):
-            self._evaluate(me, min(rounds))
+        if not any(process.state == "done" for process in processes) and not self._somebody_goes_on():
+            self.ended.outcome, self.ended.why = "failed", "every peer's process ended before its time"
+        elif self._somebody_goes_on():
+            waiting = [p.core for p in processes if p.state == "up"]
+            names = self.assembly.names
+            shown = "; ".join(
+                f"{names[core.me]} in round {core.round} waits for {', '.join(names[p] for p in core.waits_for())}"
+                for core in waiting[:4]
+            )
+            self.ended.outcome, self.ended.why = "failed", f"nobody goes on any more: {shown}"
+
+    def _slowest(self) -> int:
+        rounds = [p.core.round for p in self.clockwork.processes if p.state in ("up", "stopped", "done")]
+        return min(rounds, default=min(p.core.round for p in self.clockwork.processes))
+
+    def _rounds(self) -> int:
+        if self.assembly.experiment.is_asynchronous:
+            return self._local_rounds // len(self.assembly.names)
+        return self._slowest()
+
+    def _share(self) -> float | None:
+        e = self.assembly.experiment
+        shares = [self._rounds() / e.rounds] if e.rounds else []
+        if e.stop_after_s:
+            shares.append(self.clockwork.now_s / e.stop_after_s)
+        return max(shares, default=None)
+
+    def _evaluate_the_end(self) -> None:
+        """A run that ends before its last round is evaluated where it ends, each peer at its last completed round."""
+        self._close_entries(final=True)
+        e, round = self.assembly.experiment, self._rounds()
+        entries = self.watch.history.entries
+        stopped_early = self.ended.diverged is not None or bool(e.stop_after_s)
+        if self.ended.outcome != "finished" or not stopped_early or (entries and entries[-1]["round"] >= round):
+            return
+        for learner in self.learners.values():
+            learner.drop_unfinished()
+        self._evaluate_all(round)
+
+    def _tell_trouble(self, what: str, peers: tuple[PeerId, ...]) -> None:
+        names = [self.assembly.names[peer] for peer in peers]
+        self.watch.on_event(what, peers=names, simulated_seconds=self.clockwork.now_s)
+        self.watch.on_alert(" and ".join(names) or "network", HAPPENED[what])
+        self._close_entries()
 
     def _result(self) -> Ended:
-        ended = self.ended
-        for learner in self.learners:
+        ended, processes, names = self.ended, self.clockwork.processes, self.assembly.names
+        for learner in self.learners.values():
             learner.drop_unfinished()
         if ended.diverged is not None and ended.outcome == "finished":
             ended.outcome = "diverged"
-        ended.rounds = min(core.round for core in self.cores)
+        ended.rounds = self._rounds()
         ended.history = self.watch.history.entries
-        ended.short_rounds = sum(core.short_rounds for core in self.cores)
-        ended.gradients = sum(learner.gradients for learner in self.learners)
-        ended.params = [learner.params().numpy() for learner in self.learners]
+        ended.events, ended.event_hash = self.clockwork.events, self.clockwork.event_hash
+        ended.short_rounds = sum(process.core.short_rounds for process in processes)
+        ended.gradients += sum(learner.gradients for learner in self.learners.values())
+        away = {me for me, process in enumerate(processes) if process.state not in ("up", "done")}
+        ended.lost = [names[me] for me in sorted(away)]
+        ended.params = [None if me in away else self.learners[me].params().numpy() for me in range(len(names))]
         if self.watch.on_model is not None:
-            for name, learner in zip(self.assembly.names, self.learners, strict=True):
-                self.watch.on_model(name, learner.tensors())
+            for me in sorted(self.learners.keys() - away):
+                self.watch.on_model(names[me], self.learners[me].tensors())
         return ended

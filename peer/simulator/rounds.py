@@ -19,11 +19,11 @@ from peer.divergence import which_diverged
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
 from peer.learner import judge, wire_forms
-from peer.record import Divergence, Ended
+from peer.record import Divergence, Ended, Row
 from peer.simulator.nearness import Nearness
+from peer.simulator.together import vectorised
 from peer.simulator.watching import Watch
-from peer.task.local import Interrupted, Memory, PlainTrainer, PureGossip, Shard
-from peer.task.rows import RowTrainer, has_convolutions
+from peer.task.local import Interrupted, Memory, PureGossip, Shard
 from peer.task.task import Task
 
 
@@ -81,7 +81,7 @@ class _Steps:
         self.trainer = task.trainer(device)
         self.shards: Sequence[Shard | None] = task.shards(device)
         self.memories: list[Memory] = []
-        self.rows = self._vectorised(wanted, task, x)
+        self.rows = vectorised(task, self.trainer, self.shards, wanted, x)
         self.step = self.rows.step if self.rows is not None else self.trainer.step
         if self.rows is None and not isinstance(self.trainer, PureGossip):
             self.memories = [self.trainer.memory() for _ in range(len(x))]
@@ -98,31 +98,16 @@ class _Steps:
     def memory(self, peer: int) -> Memory:
         return self.memories[peer] if self.memories else Memory()
 
-    def _vectorised(self, wanted: str, task: Task, x: Tensor) -> RowTrainer | None:
-        if wanted == "plain" or not isinstance(self.trainer, PlainTrainer) or task.own is not None:
-            return None
-        if wanted == "auto" and not self._gains(task, x):
-            return None
-        rows = RowTrainer(self.trainer)
-        return rows if rows.can_vectorise(x, [s for s in self.shards if s is not None]) else None
 
-    def _gains(self, task: Task, x: Tensor) -> bool:
-        """Say whether it is faster vectorised than one by one, with a result that does not depend on it."""
-        assert isinstance(self.trainer, PlainTrainer)
-        if any(segment.dtype != x.dtype for segment in task.layout.segments):  # sums in bf16 depend on their order
-            return False
-        alike = len(x) == 1 or self._sizes(task) * 2 <= len(x)  # or next to nothing is done at once
-        return alike and not has_convolutions(self.trainer.module)
-
-    def _sizes(self, task: Task) -> int:
-        """Return how many sizes the peers' batches have."""
-        batch_size = task.wish.schedule.batch_size
-        sizes = (len(shard) for shard in self.shards if shard is not None)
-        return len({min(size, batch_size) if batch_size else size for size in sizes})
-
-
-def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop: Callable[[], bool]) -> Ended:
-    """Run the experiment to its end, or until `stop` says so."""
+def run(
+    assembly: Assembly,
+    task: Task,
+    device: torch.device,
+    watch: Watch,
+    stop: Callable[[], bool],
+    enough: Callable[[Row], bool] | None = None,
+) -> Ended:
+    """Run the experiment to its end, or until `stop` says so. `enough(entry)` says whether it may end after it."""
     e, algorithm, n = assembly.experiment, assembly.fitted(task.layout), len(assembly.names)
     x = torch.stack([task.start(i) for i in range(n)]).to(device)
     steps = _Steps(task, e.task.step, device, x)
@@ -133,7 +118,10 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
     norms_at_start = _norms(algorithm.params(state))
     try:
         ended.diverged = _evaluate(watch, task, steps, algorithm.params(state), 0, 0, stop)
+        started_s = perf_counter()
         while e.rounds == 0 or ended.rounds < e.rounds:
+            if enough is not None and enough(watch.history.entries[-1]):
+                break
             if ended.diverged is not None and e.record.on_divergence == "stop":
                 ended.outcome = "diverged"
                 break
@@ -148,12 +136,17 @@ def run(assembly: Assembly, task: Task, device: torch.device, watch: Watch, stop
             ended.payload_bytes_sent = mixing.payload_bytes
             found = _first_diverged(assembly, _norms(algorithm.params(state)), norms_at_start, ended.rounds)
             ended.rounds_seconds += perf_counter() - began_s
-            ends = found is not None and e.record.on_divergence == "stop"
+            is_late = 0 < e.stop_after_s <= perf_counter() - started_s
+            ends = is_late or (found is not None and e.record.on_divergence == "stop")
             if watch.is_due(ended.rounds) or ends:
                 params = algorithm.params(state)
                 judged = _evaluate(watch, task, steps, params, ended.rounds, ended.payload_bytes_sent, stop)
                 found = found if judged is None else earliest(found, judged, assembly.names)
             ended.diverged = ended.diverged or found
+            if watch.wants_pace():
+                watch.pace(ended.rounds, ended.rounds / e.rounds if e.rounds else None)
+            if is_late:
+                break
             if stop():
                 raise Interrupted
     except (Interrupted, KeyboardInterrupt):

@@ -13,13 +13,28 @@ from peer.record import Divergence, Row, metric_row
 
 Tensors = dict[str, Tensor]
 
+PACE_S = 0.2
+"""From one word of how far the run has come to the next."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far a run has come. `share` is of all that it has to do, None where it has no end of its own."""
+
+    round: int
+    share: float | None
+    seconds: float
+    simulated_seconds: float | None = None
+    events: int | None = None
+
 
 @dataclass
 class Watch:
     """Keeps the history of a run.
 
     `on_entry` is told each new entry, `on_metric` each peer's figures, `on_alert` a peer's name and what a person
-    should know of it, `on_model` a peer's name and its final model, where models are wanted.
+    should know of it, `on_model` a peer's name and its final model, where models are wanted, `on_event` what happened
+    to a peer, and `on_pace` from time to time how far the run has come.
     """
 
     assembly: Assembly
@@ -27,8 +42,11 @@ class Watch:
     on_metric: Callable[[Row], None] = lambda _: None
     on_alert: Callable[[str, str], None] = lambda _name, _text: None
     on_model: Callable[[str, Tensors], None] | None = None
+    on_event: Callable[..., None] = lambda _kind, **_fields: None
+    on_pace: Callable[[Pace], None] = lambda _: None
     history: History = field(init=False)
     _started_s: float = field(default_factory=perf_counter)
+    _told_s: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
         every = self.assembly.experiment.record.params == "every"
@@ -38,9 +56,30 @@ class Watch:
         """Say whether the peers are evaluated after so many rounds."""
         return self.assembly.experiment.evaluates_after(round)
 
-    def evaluated(self, round: int, figures: Mapping[PeerId, Figures], payload_bytes: int) -> Divergence | None:
-        """Take in the figures of all peers after a round; returns where they have left all bounds, if they have."""
+    def wants_pace(self) -> bool:
+        """Say whether it is time for a word of how far the run has come."""
+        return perf_counter() - self._told_s >= PACE_S
+
+    def pace(
+        self, round: int, share: float | None, simulated_seconds: float | None = None, events: int | None = None
+    ) -> None:
+        """Tell how far the run has come."""
+        self._told_s = perf_counter()
+        self.on_pace(Pace(round, share, self._told_s - self._started_s, simulated_seconds, events))
+
+    def evaluated(
+        self,
+        round: int,
+        figures: Mapping[PeerId, Figures],
+        payload_bytes: int,
+        simulated_seconds: float | None = None,
+    ) -> Divergence | None:
+        """Take in the peers' figures after a round; returns where they have left all bounds, if they have."""
+        at: Row = {"payload_bytes_sent": payload_bytes}
+        if simulated_seconds is not None:
+            at["simulated_seconds"] = simulated_seconds
         seconds = perf_counter() - self._started_s
-        for peer, name in enumerate(self.assembly.names):
-            self.on_metric(metric_row(name, round, figures[peer].score, seconds, payload_bytes))
-        return self.history.add(round, figures)
+        for peer in sorted(figures):
+            row = metric_row(self.assembly.names[peer], round, figures[peer].score, seconds, payload_bytes)
+            self.on_metric(row | at)
+        return self.history.add(round, figures, at)

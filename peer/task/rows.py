@@ -49,27 +49,51 @@ class RowTrainer:
 
         Raises as `PlainTrainer.train` does.
         """
-        s, lr = self.schedule, self.schedule.lr_at(round)
+        n = len(x)
+        return self.train_some(x, shards, range(n), [round] * n, stop), self.schedule.lr_at(round)
+
+    def train_some(
+        self,
+        x: Tensor,
+        shards: Sequence[Shard],
+        peers: Sequence[int],
+        rounds: Sequence[int],
+        stop: Callable[[], bool] = never,
+    ) -> Tensor:
+        """Return what the local steps of some peers, each in a round of its own, add to x, (k, d).
+
+        `shards` are those of all n peers. Raises as `PlainTrainer.train` does.
+        """
+        s = self.schedule
+        lr = torch.tensor([[s.lr_at(round)] for round in rounds], dtype=x.dtype, device=x.device)
         delta = torch.zeros_like(x)
+        index = torch.tensor(list(peers), device=x.device)
         if s.momentum and self._momentum is None:
-            self._momentum = torch.zeros_like(x)
+            self._momentum = x.new_zeros((len(shards), x.shape[1]))
         self._module.train()
         with self._plain.user_code(gradients=True):
-            for step in range(round * s.local_steps, (round + 1) * s.local_steps):
+            for step in range(s.local_steps):
                 at = x + delta
                 g = torch.empty_like(x)
-                for peers, bx, by in self._chunks(shards, step):
+                steps = [round * s.local_steps + step for round in rounds]
+                for rows, bx, by in self._chunks(shards, peers, steps):
                     if stop():
                         raise Interrupted
-                    g[peers] = self._gradient(at[peers], bx, by)
+                    g[rows] = self._gradient(at[rows], bx, by)
                 if s.weight_decay:
                     g.add_(at, alpha=s.weight_decay)
                 if s.proximal_mu:
                     g.add_(delta, alpha=s.proximal_mu)
                 if self._momentum is not None:
-                    g = self._momentum.mul_(s.momentum).add_(g)
-                delta.add_(g, alpha=-lr)
-        return delta, lr
+                    g = self._momentum[index].mul_(s.momentum).add_(g)
+                    self._momentum[index] = g
+                delta.sub_(g.mul(lr))
+        return delta
+
+    def begin_anew(self, peer: int) -> None:
+        """Forget the momentum of a peer."""
+        if self._momentum is not None:
+            self._momentum[peer] = 0.0
 
     def can_vectorise(self, x: Tensor, shards: Sequence[Shard]) -> bool:
         """Try the gradient of the first peers: whether torch.func can do it, and whether it is the plain one.
@@ -79,7 +103,7 @@ class RowTrainer:
         if list(self._module.buffers()):
             return False
         self._module.train()
-        peers, bx, by = next(self._chunks(shards, 0))
+        peers, bx, by = next(self._chunks(shards, range(len(shards)), [0] * len(shards)))
         try:
             plain = self._plain.gradient_at(x[peers[0]], bx[0], by[0])
             with self._plain.user_code(gradients=True):
@@ -95,18 +119,20 @@ class RowTrainer:
         parameters = dict(zip(self._names, (view.to(s.dtype) for s, view in values), strict=True))
         return self._loss(functional_call(self._module, parameters, (x,)), y)
 
-    def _chunks(self, shards: Sequence[Shard], step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield (peers, x, y): peers whose batches have one size, a chunk at a time."""
-        chosen = [self._rows(peer, shard, step) for peer, shard in enumerate(shards)]
+    def _chunks(
+        self, shards: Sequence[Shard], peers: Sequence[int], steps: Sequence[int]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield (rows, x, y): rows whose batches have one size, a chunk at a time."""
+        chosen = [self._rows(peer, shards[peer], step) for peer, step in zip(peers, steps, strict=True)]
         by_size: dict[int, list[int]] = {}
-        for peer, rows in enumerate(chosen):
-            by_size.setdefault(len(rows), []).append(peer)
+        for row, of_shard in enumerate(chosen):
+            by_size.setdefault(len(of_shard), []).append(row)
         at_once = max(1, CHUNK_NUMBERS // self.layout.size)
         data = shards[0]
-        for peers in by_size.values():
-            for i in range(0, len(peers), at_once):
-                some = peers[i : i + at_once]
-                index = torch.from_numpy(np.stack([chosen[p] for p in some])).to(data.x.device)
+        for rows in by_size.values():
+            for i in range(0, len(rows), at_once):
+                some = rows[i : i + at_once]
+                index = torch.from_numpy(np.stack([chosen[row] for row in some])).to(data.x.device)
                 yield torch.tensor(some, device=data.x.device), data.x[index], data.y[index]
 
     def _rows(self, peer: int, shard: Shard, step: int) -> np.ndarray:

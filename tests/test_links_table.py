@@ -1,4 +1,4 @@
-"""Latencies of the simulator's links: their file, the clock they make, and who is near by it."""
+"""The simulator's links: their file, the clock they make, and who is near by it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peer.assembly.latency import Latencies, latencies_of
+from peer.assembly.links import HEADER_BYTES, Link, LinkTable, links_of, transmission_s
 from peer.errors import ConfigError
 from peer.experiment import Experiment, from_dict
 from peer.explanation import explain
@@ -20,25 +20,25 @@ from tests.commands import Command, Write
 NAMES = ["oslo", "rome", "cairo", "lima, peru"]
 
 
-def read(folder: Path, text: str | bytes, latency_ms: float = 0.0, file: str = "links.csv") -> Latencies:
+def read(folder: Path, text: str | bytes, file: str = "links.csv", **network: float) -> LinkTable:
     (folder / "links.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return latencies_of(from_dict({"network": {"file": file, "latency_ms": latency_ms}}, folder=folder), NAMES)
+    return links_of(from_dict({"network": {"file": file, **network}}, folder=folder), NAMES)
 
 
 # ---- The file
 
 
 def test_without_a_file_all_links_are_alike() -> None:
-    latencies = latencies_of(from_dict({"network": {"latency_ms": 12.5}}), NAMES)
-    assert (latencies.one_way_ms(0, 1), latencies.one_way_ms(3, 2), latencies.round_trip_ms(0, 3)) == (12.5, 12.5, 25.0)
-    assert latencies_of(from_dict({}), NAMES).round_trip_ms(0, 1) == 0.0
+    table = links_of(from_dict({"network": {"latency_ms": 12.5}}), NAMES)
+    assert (table.one_way_ms(0, 1), table.one_way_ms(3, 2), table.round_trip_ms(0, 3)) == (12.5, 12.5, 25.0)
+    assert links_of(from_dict({}), NAMES).round_trip_ms(0, 1) == 0.0
 
 
 def test_one_direction_counts_for_both_unless_both_are_given(tmp_path: Path) -> None:
-    latencies = read(tmp_path, "from,to,latency_ms\noslo,rome,20\nrome,cairo,3\ncairo,rome,4\n", latency_ms=7)
-    assert (latencies.one_way_ms(0, 1), latencies.one_way_ms(1, 0), latencies.round_trip_ms(1, 0)) == (20, 20, 40)
-    assert (latencies.one_way_ms(1, 2), latencies.one_way_ms(2, 1), latencies.round_trip_ms(1, 2)) == (3, 4, 7)
-    assert latencies.round_trip_ms(0, 2) == 14
+    table = read(tmp_path, "from,to,latency_ms\noslo,rome,20\nrome,cairo,3\ncairo,rome,4\n", latency_ms=7)
+    assert (table.one_way_ms(0, 1), table.one_way_ms(1, 0), table.round_trip_ms(1, 0)) == (20, 20, 40)
+    assert (table.one_way_ms(1, 2), table.one_way_ms(2, 1), table.round_trip_ms(1, 2)) == (3, 4, 7)
+    assert table.round_trip_ms(0, 2) == 14
 
 
 WRITTEN = {
@@ -53,18 +53,36 @@ WRITTEN = {
 
 @pytest.mark.parametrize("how", WRITTEN)
 def test_ways_to_write_it(how: str, tmp_path: Path) -> None:
-    assert read(tmp_path, WRITTEN[how]) == Latencies(0.0, {(0, 1): 20.0, (1, 2): 3.0})
+    assert read(tmp_path, WRITTEN[how]) == LinkTable(Link(), {(0, 1): Link(20.0), (1, 2): Link(3.0)})
+
+
+def test_what_a_line_leaves_empty_is_as_the_network_table_has_it(tmp_path: Path) -> None:
+    text = "from,to,latency_ms,bandwidth_mbps,loss\noslo,rome,,100,\nrome,cairo,4,,0.5\ncairo,oslo,0,0,0\n"
+    table = read(tmp_path, text, latency_ms=7, bandwidth_mbps=20, loss=0.25)
+    assert table.of(1, 0) == Link(7, 100, 0.25)
+    assert table.of(1, 2) == Link(4, 20, 0.5)
+    assert table.of(2, 0) == Link(0, 0, 0)
+    assert table.of(0, 3) == table.all == Link(7, 20, 0.25)
+
+
+def test_a_file_may_do_without_latencies(tmp_path: Path) -> None:
+    assert read(tmp_path, "from,to,loss\noslo,rome,0.1\n", latency_ms=3).of(0, 1) == Link(3, 0, 0.1)
+
+
+def test_a_message_takes_its_bits_over_the_bandwidth() -> None:
+    assert transmission_s(Link(bandwidth_mbps=20), 10**6) == (10**6 + HEADER_BYTES) * 8 / 20e6
+    assert transmission_s(Link(latency_ms=5), 10**6) == 0.0
 
 
 def test_a_name_with_a_comma_and_a_link_to_oneself(tmp_path: Path) -> None:
-    latencies = read(tmp_path, 'from,to,latency_ms\n"lima, peru",oslo,0.25\nrome,rome,1\n')
-    assert latencies.round_trip_ms(0, 3) == 0.5
+    table = read(tmp_path, 'from,to,latency_ms\n"lima, peru",oslo,0.25\nrome,rome,1\n')
+    assert table.round_trip_ms(0, 3) == 0.5
 
 
 def test_a_name_goes_before_a_number(tmp_path: Path) -> None:
     (tmp_path / "links.csv").write_text("from,to,latency_ms\n1,0,5\n")
     experiment = from_dict({"network": {"file": "links.csv"}}, folder=tmp_path)
-    assert latencies_of(experiment, ["1", "0"]).own_ms == {(0, 1): 5.0}
+    assert links_of(experiment, ["1", "0"]).own == {(0, 1): Link(5.0)}
 
 
 HEADER = "from,to,latency_ms\n"
@@ -78,19 +96,19 @@ WRONG: dict[str, tuple[str | bytes, list[str]]] = {
     "the same twice": (HEADER + LINE + "# again\n" + LINE, ["line 4", "oslo to rome stands in the file twice"]),
     "the same twice, by number": (HEADER + LINE + "0,1,7\n", ["line 3", "0 to 1 stands in the file twice"]),
     "no number": (HEADER + "oslo,rome,fast\n", ["line 2", 'latency_ms is "fast", not a number of 0 or more']),
-    "nothing": (HEADER + "oslo,rome,\n", ["line 2", 'latency_ms is "", not a number']),
+    "nothing": (HEADER + "oslo,rome,\n", ["line 2", "says nothing of the link"]),
     "below 0": (HEADER + "oslo,rome,-5\n", ["line 2", 'latency_ms is "-5", not a number of 0 or more']),
     "NaN": (HEADER + "oslo,rome,nan\n", ["line 2", 'latency_ms is "nan"']),
     "infinite": (HEADER + "oslo,rome,inf\n", ["line 2", 'latency_ms is "inf"']),
-    "a bandwidth": (
-        "from,to,latency_ms,bandwidth_mbps\noslo,rome,5,100\n",
-        ["line 2", "bandwidth_mbps is not built yet"],
+    "a bandwidth below 0": (
+        "from,to,bandwidth_mbps\noslo,rome,-1\n",
+        ["line 2", 'bandwidth_mbps is "-1", not a number of 0 or more'],
     ),
-    "a loss": ("from,to,latency_ms,loss\noslo,rome,5,0.1\n", ["line 2", "loss is not built yet"]),
-    "a loss in words": ("from,to,latency_ms,loss\noslo,rome,5,none\n", ["line 2", "loss is not built yet"]),
-    "no latency": ("from,to\noslo,rome\n", ["line 1", "latency_ms is not there"]),
+    "a loss of all": ("from,to,latency_ms,loss\noslo,rome,5,1\n", ["line 2", 'loss is "1"', "below 1"]),
+    "a loss in words": ("from,to,latency_ms,loss\noslo,rome,5,none\n", ["line 2", 'loss is "none", not a number']),
+    "no figure": ("from,to\noslo,rome\n", ["line 2", "says nothing of the link"]),
     "no ends": ("\n\nfrom,latency_ms\noslo,5\n", ["line 3", "to is not there"]),
-    "no header": (LINE, ["line 1", "the header must name from, to, latency_ms"]),
+    "no header": (LINE, ["line 1", "the header must name from, to"]),
     "a column twice": ("from,to,latency_ms,Latency_ms\noslo,rome,5,6\n", ["line 1", '"latency_ms" twice']),
     "an unknown column": ("from,to,latency_ms,jitter_ms\noslo,rome,5,6\n", ["line 1", '"jitter_ms" is not known']),
     "a cell too few": (HEADER + "oslo,rome\n", ["line 2", "2 cells, and the header has 3"]),
@@ -136,11 +154,11 @@ def test_any_table_comes_back(
     names = ["oslo", "rome", "cairo", '"lima, peru"']
     lines = [f"{names[a]},{names[b]},{latency_ms!r}\n" for (a, b), latency_ms in given_ms.items()]
     random.shuffle(lines)
-    latencies = read(tmp_path, "".join([HEADER, *lines]), all_ms)
+    table = read(tmp_path, "".join([HEADER, *lines]), latency_ms=all_ms)
     for a in range(4):
         for b in range(4):
-            assert latencies.one_way_ms(a, b) == given_ms.get((a, b), given_ms.get((b, a), all_ms))
-            assert latencies.round_trip_ms(a, b) == latencies.round_trip_ms(b, a)
+            assert table.one_way_ms(a, b) == given_ms.get((a, b), given_ms.get((b, a), all_ms))
+            assert table.round_trip_ms(a, b) == table.round_trip_ms(b, a)
 
 
 # ---- The clock of the events engine
@@ -211,8 +229,11 @@ def test_rounds_end_as_the_slowest_way_has_it_and_come_to_the_same(
 
 
 def results(summary: Document) -> list[Any]:
+    """What a run comes to, whenever it was and whatever had been sent by then."""
     fields = summary.as_dict()
-    return [fields[key] for key in ("params", "history", "payload_bytes_sent", "gradients", "short_rounds", "outcome")]
+    when = ("simulated_seconds", "payload_bytes_sent")
+    history = [{key: value for key, value in entry.items() if key not in when} for entry in fields["history"]]
+    return [history, *(fields[k] for k in ("params", "payload_bytes_sent", "gradients", "short_rounds", "outcome"))]
 
 
 # ---- Who is near

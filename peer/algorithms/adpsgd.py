@@ -1,0 +1,52 @@
+"""AD-PSGD: asynchronous decentralised parallel stochastic gradient descent.
+
+Lian et al. 2018, "Asynchronous Decentralized Parallel Stochastic Gradient Descent", algorithm 1. A peer that has done
+its local steps, which began at x'_i, does not wait for anybody: it draws one neighbour j, the two average, and what was
+learned lands on what has become of x_i by then:
+
+    x_i, x_j <- (x_i + x_j) / 2
+    x_i <- x_i + delta_i(x'_i)
+
+In one averaging W is the identity but for the two of a pair, who have weights of 1/2: symmetric, and doubly stochastic.
+The W of the topology is not used; its edges are those along which pairs meet, and they have to be undirected. Which of
+the two lines comes first is up to the core; the lines are the functions here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from peer.algorithms.algorithm import Heard, Message, State
+
+
+@dataclass(frozen=True)
+class PairwiseAveraging:
+    """x <- x + delta; x_i, x_j <- (x_i + x_j) / 2."""
+
+    stochastic: Literal["doubly"] = "doubly"
+    absent: Literal["keep_own"] = "keep_own"
+    exchanges: int = 1
+    scope: Literal["peer"] = "peer"
+    extrapolates: bool = False
+
+    def init(self, x: Tensor) -> State:
+        return {"x": x}
+
+    def at(self, state: State) -> Tensor:
+        return state["x"]
+
+    def learned(self, state: State, delta: Tensor, lr: float) -> State:
+        return {"x": state["x"] + delta}
+
+    def message(self, state: State, k: int, noise: Tensor | None) -> tuple[State, Message]:
+        return state, {"x": state["x"]}
+
+    def update(self, state: State, k: int, heard: Heard) -> State:
+        return {"x": heard.sum()["x"]}
+
+    def params(self, state: State) -> Tensor:
+        return state["x"]
+
+    def parameters_in(self, message: Message, k: int) -> Tensor | None:
+        return message["x"]

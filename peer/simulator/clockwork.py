@@ -1,0 +1,563 @@
+"""The daemons' own protocol cores on a virtual clock: a heap of what is to happen when.
+
+Each event is handed to the core of its peer, and a `Shell` carries out what the core asks for: with tensors in the
+events engine, with bare numbers in tests. Messages go over the links of a `World`. Where something can go wrong, each
+peer has a membership core, too, as in a daemon; nobody has to simulate heartbeats for it: before it judges, it is told
+of all that can be heard.
+"""
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
+from math import inf
+from struct import pack
+from typing import Literal, Protocol
+
+from peer.protocol.membership import Membership, Patience
+from peer.protocol.messages import (
+    Adopt,
+    Adopted,
+    Alert,
+    Bye,
+    Command,
+    Copied,
+    Copy,
+    Data,
+    Effect,
+    Event,
+    Finish,
+    Forget,
+    Greeted,
+    Heartbeat,
+    Learn,
+    Learned,
+    Message,
+    Mix,
+    Mixed,
+    PeerId,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Send,
+    Severed,
+    Tell,
+    Tick,
+    Train,
+    Trained,
+)
+from peer.simulator.world import World
+
+State = Literal["absent", "up", "stopped", "gone", "done"]
+
+
+class Core(Protocol):
+    """What the clockwork asks of a peer's core."""
+
+    me: PeerId
+    round: int
+    neighbours: set[PeerId]
+    short_rounds: int
+    deadline_s: float
+
+    def waits_for(self) -> set[PeerId]: ...
+
+    def start(self, now_s: float) -> list[Effect]: ...
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]: ...
+
+
+class Shell(Protocol):
+    """What carries out the effects of the cores, and wants to know what happens."""
+
+    def core(self, me: PeerId) -> Core:
+        """Return a new core for a peer that begins from nothing, now or again."""
+        ...
+
+    def step_s(self, me: PeerId, round: int) -> float:
+        """Return how long the local steps of a round take."""
+        ...
+
+    def payload_bytes(self, message: Message) -> int: ...
+
+    def begin(self, me: PeerId, train: Train) -> None: ...
+
+    def train(self, me: PeerId, train: Train) -> Trained: ...
+
+    def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
+        """Mix; None keeps the peer from going on until it is told `Mixed` by `Clockwork.tell`."""
+        ...
+
+    def learn(self, me: PeerId, learn: Learn) -> Learned: ...
+
+    def copy(self, me: PeerId, copy: Copy) -> Copied: ...
+
+    def adopt(self, me: PeerId, adopt: Adopt) -> Adopted: ...
+
+    def forget(self, me: PeerId, forget: Forget) -> None: ...
+
+    def sent(self, me: PeerId, send: Send) -> None: ...
+
+    def alert(self, me: PeerId, alert: Alert) -> None: ...
+
+    def advanced(self, me: PeerId, round: int) -> None:
+        """A peer has come to a further round."""
+        ...
+
+
+# ---- What stands in the heap
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Local steps that end now, unless they are void."""
+
+    life: int
+    train: Train
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Something reaches a peer, unless the connection that it came over is no more."""
+
+    sender: PeerId
+    incarnation: int
+    what: Message | Severed
+
+
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """Two peers greet each other, if they still can."""
+
+    other: PeerId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """A deadline of a core may have come."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Something that `Clockwork.at` was asked for."""
+
+    happen: Callable[[], None]
+
+
+_Thing = _Work | _Arrival | _Greeting | _Tick | _Later
+_CODES = {kind: code for code, kind in enumerate((Received, Trained, Mixed, Learned, Copied, Adopted, Tick))}
+
+
+@dataclass
+class Process:
+    """One peer's process: its cores, and how it is."""
+
+    core: Core
+    membership: Membership | None
+    state: State = "up"
+    life: int = 0  # local steps that were begun in an earlier one are void
+    round: int = 0
+    tick_s: float = inf  # the next tick in the heap
+    stopped_s: float = 0.0
+    kept: list[tuple[float, _Thing]] = field(default_factory=list)  # what came while it was stopped, with its time
+
+
+class Clockwork:
+    """All peers on one virtual clock.
+
+    `patience` is that of the membership cores; None where nothing can go wrong, and then there are none. `absent` are
+    not there from the start.
+    """
+
+    def __init__(
+        self,
+        peers: int,
+        shell: Shell,
+        world: World,
+        patience: Patience | None = None,
+        absent: Iterable[PeerId] = (),
+        heartbeat_s: float = 0.5,
+    ) -> None:
+        self.now_s = 0.0
+        self.events = 0
+        self.moved_s = 0.0  # when something happened last that was not a mere look at the clock
+        self.world = world
+        self._shell = shell
+        self._patience = patience
+        self._heartbeat_s = heartbeat_s
+        self._heap: list[tuple[float, int, PeerId, _Thing]] = []
+        self._ties = count()
+        self._soon: deque[tuple[PeerId, Event]] = deque()
+        self._hash = blake2b(digest_size=16)
+        self._log = bytearray()
+        self._incarnation: dict[tuple[PeerId, PeerId], int] = {}
+        self._connected: set[tuple[PeerId, PeerId]] = set()
+        self._held: dict[tuple[PeerId, PeerId], list[tuple[PeerId, _Arrival]]] = {}
+        self.processes = [self._process(me) for me in range(peers)]
+        self.states: Counter[State] = Counter({"up": peers})
+        for me in absent:
+            self._set_state(me, "absent")
+
+    # ---- Running
+
+    def start(self) -> None:
+        """Begin: all that are there know each other."""
+        for me, process in enumerate(self.processes):
+            if process.state == "up":
+                self._start(me)
+        for a, b in self._pairs():
+            there = [self.processes[peer].state == "up" for peer in (a, b)]
+            if self._patience is None:
+                self._soon += [(a, PeerJoined(b)), (b, PeerJoined(a))]
+            elif all(there):
+                self._connect(a, b)
+        for a, b in self._pairs():
+            for me, other in ((a, b), (b, a)):
+                if self.processes[me].state == "up" and self.processes[other].state == "absent":
+                    self._take(me, PeerLost(other, "it joins later"))
+        self._do_soon()
+
+    def step(self) -> None:
+        """Let the next thing happen."""
+        self.now_s, _, peer, thing = heapq.heappop(self._heap)
+        self._happen(peer, thing)
+        self._do_soon()
+
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens; inf for never."""
+        return self._heap[0][0] if self._heap else inf
+
+    @property
+    def event_hash(self) -> str:
+        """A hash of all events so far with their times: equal seeds have equal ones."""
+        self._hash.update(self._log)
+        self._log.clear()
+        return self._hash.hexdigest()
+
+    def at(self, at_s: float, happen: Callable[[], None]) -> None:
+        """Let something happen at a time."""
+        self._push(at_s, -1, _Later(happen))
+
+    def tell(self, peer: PeerId, event: Event) -> None:
+        """Tell a core something, as soon as what happens now has happened."""
+        self._soon.append((peer, event))
+
+    def is_stuck(self, patience_s: float) -> bool:
+        """Say whether nobody has moved for so long, or nobody ever will."""
+        return not self._heap or self.now_s - self.moved_s > patience_s
+
+    def _do_soon(self) -> None:
+        while self._soon:
+            peer, event = self._soon.popleft()
+            if self.processes[peer].state in ("up", "stopped"):
+                self._handle(peer, event)
+
+    def _happen(self, peer: PeerId, thing: _Thing) -> None:
+        match thing:
+            case _Later(happen):
+                self.moved_s = self.now_s
+                happen()
+            case _Arrival():
+                self._arrive(peer, thing)
+            case _Work(life, train):
+                process = self.processes[peer]
+                if process.life != life or process.state in ("gone", "done"):
+                    return
+                if process.state == "stopped":
+                    process.kept.append((self.now_s, thing))
+                    return
+                self.moved_s = self.now_s
+                self._handle(peer, self._shell.train(peer, train))
+            case _Tick():
+                self._tick(peer)
+            case _Greeting(other, incarnation):
+                self._greet(peer, other, incarnation)
+
+    def _push(self, at_s: float, peer: PeerId, thing: _Thing) -> None:
+        heapq.heappush(self._heap, (at_s, next(self._ties), peer, thing))
+
+    # ---- Cores
+
+    def _process(self, me: PeerId) -> Process:
+        core = self._shell.core(me)
+        return Process(core, None if self._patience is None else Membership(core.neighbours, self._patience))
+
+    def _set_state(self, me: PeerId, state: State) -> None:
+        process = self.processes[me]
+        self.states[process.state] -= 1
+        self.states[state] += 1
+        process.state = state
+
+    def _start(self, me: PeerId) -> None:
+        process = self.processes[me]
+        if process.membership is not None:
+            self._carry_out(me, process.membership.start(self.now_s))
+        self._carry_out(me, process.core.start(self.now_s))
+        self._set_tick(me)
+
+    def _take(self, me: PeerId, event: Event) -> None:
+        """Hand an event to membership first, as a daemon does."""
+        membership = self.processes[me].membership
+        assert membership is not None
+        self._carry_out(me, membership.handle(event, self.now_s))
+        if not isinstance(event, PeerLost):  # that one comes back from membership, if it is news
+            self._handle(me, event)
+
+    def _handle(self, me: PeerId, event: Event) -> None:
+        process = self.processes[me]
+        self._note(me, event)
+        self._carry_out(me, process.core.handle(event, self.now_s))
+        if process.core.round > process.round:
+            process.round = process.core.round
+            self._shell.advanced(me, process.round)
+        self._set_tick(me)
+
+    def _note(self, me: PeerId, event: Event) -> None:
+        self.events += 1
+        sender = event.sender if isinstance(event, Received) else -1
+        self._log += pack("<diii", self.now_s, me, sender, _CODES.get(type(event), -1))
+        if len(self._log) > 1 << 16:
+            self._hash.update(self._log)
+            self._log.clear()
+
+    def _carry_out(self, me: PeerId, effects: list[Effect]) -> None:
+        shell, process = self._shell, self.processes[me]
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    self._send(me, to, message)
+                case Train(round):
+                    shell.begin(me, effect)
+                    self._push(self.now_s + shell.step_s(me, round), me, _Work(process.life, effect))
+                case Mix():
+                    mixed = shell.mix(me, effect)
+                    if mixed is not None:
+                        self._soon.append((me, mixed))
+                case Learn():
+                    self._soon.append((me, shell.learn(me, effect)))
+                case Copy():
+                    self._soon.append((me, shell.copy(me, effect)))
+                case Adopt():
+                    process.life += 1
+                    self._soon.append((me, shell.adopt(me, effect)))
+                case Forget():
+                    shell.forget(me, effect)
+                case Tell(event):
+                    if isinstance(event, PeerLost):
+                        self._turn_away(me, event.peer)
+                    self._handle(me, event)
+                case Alert():
+                    shell.alert(me, effect)
+                case Finish(outcome) if outcome != "alone":  # who hears nobody may be joined later
+                    self._set_state(me, "done" if outcome == "finished" else "gone")
+
+    # ---- Messages
+
+    def _send(self, me: PeerId, to: PeerId, message: Message) -> None:
+        if self._patience is not None and _pair(me, to) not in self._connected:
+            return
+        send = Send(to, message)
+        self._shell.sent(me, send)
+        arrivals_s = self.world.arrivals_s(
+            me,
+            to,
+            self._shell.payload_bytes(message),
+            self.now_s,
+            insists=not isinstance(message, Data),
+            is_last=isinstance(message, Bye),
+        )
+        incarnation = self._incarnation.get(_pair(me, to), 0)
+        for at_s in arrivals_s:
+            self._push(at_s, to, _Arrival(me, incarnation, message))
+
+    def _arrive(self, me: PeerId, arrival: _Arrival) -> None:
+        process, sender = self.processes[me], arrival.sender
+        if self._patience is None:
+            assert not isinstance(arrival.what, Severed)
+            if process.state == "up":
+                self.moved_s = self.now_s
+                self._handle(me, Received(sender, arrival.what))
+            return
+        pair = _pair(me, sender)
+        if arrival.incarnation != self._incarnation.get(pair, 0) or process.state in ("gone", "done", "absent"):
+            return
+        if not self.world.is_open(me, sender):
+            self._held.setdefault(pair, []).append((me, arrival))
+        elif process.state == "stopped":
+            process.kept.append((self.now_s, arrival))
+        else:
+            self.moved_s = self.now_s
+            what = arrival.what
+            self._take(me, what if isinstance(what, Severed) else Received(sender, what))
+
+    # ---- The clock of membership and of round deadlines
+
+    def _set_tick(self, me: PeerId) -> None:
+        process = self.processes[me]
+        due_s = process.core.deadline_s
+        if process.membership is not None and process.state == "up":
+            due_s = min(due_s, process.membership.deadline_s)
+        if due_s < process.tick_s:
+            process.tick_s = due_s
+            self._push(max(due_s, self.now_s), me, _Tick())
+
+    def _tick(self, me: PeerId) -> None:
+        process = self.processes[me]
+        process.tick_s = inf
+        if process.state != "up":
+            return
+        membership = process.membership
+        if membership is not None and membership.deadline_s <= self.now_s:
+            for other in sorted(process.core.neighbours):
+                if self._hears(me, other):
+                    self._take(me, Received(other, Heartbeat(self.processes[other].core.round)))
+            self._carry_out(me, membership.handle(Tick(), self.now_s))
+        if process.core.deadline_s <= self.now_s:
+            self.moved_s = self.now_s
+            self._handle(me, Tick())
+        self._set_tick(me)
+
+    def _hears(self, me: PeerId, other: PeerId) -> bool:
+        """Say whether a sign of life of the other reaches this peer now."""
+        there = self.processes[other].state in ("up", "done") and _pair(me, other) in self._connected
+        return there and self.world.is_open(me, other)
+
+    def _hear_for_the_last_time(self, me: PeerId, other: PeerId) -> None:
+        """From now on there may be silence."""
+        if self.processes[me].state == "up" and self._hears(me, other):
+            self._take(me, Received(other, Heartbeat(self.processes[other].core.round)))
+
+    # ---- Connections
+
+    def _pairs(self) -> list[tuple[PeerId, PeerId]]:
+        return [(p.core.me, q) for p in self.processes for q in sorted(p.core.neighbours) if p.core.me < q]
+
+    def _connect(self, a: PeerId, b: PeerId) -> None:
+        incarnation = self._incarnation.get(_pair(a, b), 0)
+        self._connected.add(_pair(a, b))
+        self.world.new_connection(a, b)
+        for me, other in ((a, b), (b, a)):
+            self._take(me, Greeted(other, incarnation))
+
+    def _disconnect(self, a: PeerId, b: PeerId) -> None:
+        """Whatever is on its way between these two is void."""
+        pair = _pair(a, b)
+        self._connected.discard(pair)
+        self._held.pop(pair, None)
+        self._incarnation[pair] = self._incarnation.get(pair, 0) + 1
+
+    def _turn_away(self, me: PeerId, other: PeerId) -> None:
+        """A peer counts another as lost: it tells it so, and greets it again if it is still there."""
+        if _pair(me, other) in self._connected:
+            self._disconnect(me, other)
+            one_way_s = self.world.round_trip_s(me, other) / 2
+            severed = Severed(me, "it counts this peer as lost")
+            self._push(self.now_s + one_way_s, other, _Arrival(me, self._incarnation[_pair(me, other)], severed))
+        self._greet_later(me, other, self._heartbeat_s)
+
+    def _greet_later(self, a: PeerId, b: PeerId, after_s: float = 0.0) -> None:
+        incarnation = self._incarnation.get(_pair(a, b), 0)
+        at_s = self.now_s + after_s + self.world.round_trip_s(a, b)
+        self._push(at_s, a, _Greeting(b, incarnation))
+
+    def _greet(self, a: PeerId, b: PeerId, incarnation: int) -> None:
+        pair = _pair(a, b)
+        both_are_up = all(self.processes[peer].state == "up" for peer in pair)
+        is_due = pair not in self._connected and incarnation == self._incarnation.get(pair, 0)
+        if both_are_up and is_due and self.world.is_open(a, b):
+            self.moved_s = self.now_s
+            self._connect(a, b)
+
+    # ---- What goes wrong
+
+    def kill(self, me: PeerId) -> None:
+        """A process ends without a word. Who had dialled it learns that at once, others by silence."""
+        process = self.processes[me]
+        if process.state not in ("up", "stopped"):
+            return
+        for other in sorted(process.core.neighbours):
+            self._hear_for_the_last_time(other, me)
+        self._set_state(me, "gone")
+        process.life, process.kept = process.life + 1, []
+        for other in sorted(process.core.neighbours):
+            connected = _pair(me, other) in self._connected
+            self._disconnect(me, other)
+            if connected and other > me and self.world.is_open(me, other):
+                severed = Severed(me, "its connection broke and its address refuses new ones")
+                at_s = self.now_s + self.world.round_trip_s(me, other) / 2
+                self._push(at_s, other, _Arrival(me, self._incarnation[_pair(me, other)], severed))
+
+    def restart(self, me: PeerId) -> None:
+        """A process that is gone, or was not there yet, begins."""
+        if self.processes[me].state not in ("gone", "absent"):
+            return
+        self._set_state(me, "up")
+        life = self.processes[me].life + 1
+        self.processes[me] = self._process(me)
+        self.processes[me].life = life
+        for other in sorted(self.processes[me].core.neighbours):
+            self._disconnect(me, other)
+        self._start(me)
+        for other in sorted(self.processes[me].core.neighbours):
+            self._greet_later(me, other)
+
+    def stop(self, me: PeerId) -> None:
+        """A process stands still, and its sockets with it."""
+        process = self.processes[me]
+        if process.state != "up":
+            return
+        for other in sorted(process.core.neighbours):
+            self._hear_for_the_last_time(other, me)
+        self._set_state(me, "stopped")
+        process.stopped_s = self.now_s
+
+    def go_on(self, me: PeerId) -> None:
+        """A process that stood still goes on; local steps take as much longer."""
+        process = self.processes[me]
+        if process.state != "stopped":
+            return
+        self._set_state(me, "up")
+        kept, process.kept = process.kept, []
+        for due_s, thing in kept:
+            late_s = due_s - process.stopped_s if isinstance(thing, _Work) else 0.0
+            self._push(self.now_s + late_s, me, thing)
+        self.moved_s = self.now_s
+        self.meet_again(me)
+        process.tick_s = inf
+        self._set_tick(me)
+
+    def leave(self, me: PeerId) -> None:
+        """A peer says goodbye and ends."""
+        if self.processes[me].state == "up":
+            self._handle(me, Command("stop"))
+
+    def before_a_cut(self) -> None:
+        """Something is about to keep peers from hearing each other."""
+        for a, b in self._pairs():
+            self._hear_for_the_last_time(a, b)
+            self._hear_for_the_last_time(b, a)
+
+    def after_a_heal(self) -> None:
+        """Peers may hear each other again: what was held up goes on its way, and who was lost is greeted."""
+        for pair, held in list(self._held.items()):
+            if self.world.is_open(*pair):
+                del self._held[pair]
+                for me, arrival in held:
+                    self._push(self.now_s + self.world.round_trip_s(*pair) / 2, me, arrival)
+        for me, process in enumerate(self.processes):
+            if process.state == "up":
+                self.meet_again(me)
+
+    def meet_again(self, me: PeerId) -> None:
+        """Greet all neighbours with whom there is no connection."""
+        for other in sorted(self.processes[me].core.neighbours):
+            if _pair(me, other) not in self._connected:
+                self._greet_later(me, other, self._heartbeat_s)
+
+
+def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:
+    return (a, b) if a < b else (b, a)

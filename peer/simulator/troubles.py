@@ -1,0 +1,115 @@
+"""What goes wrong in a simulated run, and when: the [faults] table, played on a clockwork."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from peer.assembly.faults import Fault
+from peer.protocol.messages import PeerId
+from peer.simulator.clockwork import Clockwork
+
+OPPOSITE: dict[str, str] = {"kill": "restart", "stop": "continue", "cut": "heal", "partition": "heal"}
+OF_ONE_PEER = ("kill", "restart", "stop", "continue", "leave", "join")
+BY_ITS_OWN_ROUND = ("kill", "stop", "leave")
+
+
+class Troubles:
+    """Plays faults on a clockwork: `schedule` by time or by round, and `random` ones in the order of time.
+
+    `tell` is told in words what has happened to whom.
+    """
+
+    def __init__(
+        self,
+        clockwork: Clockwork,
+        schedule: Sequence[Fault],
+        random: Iterator[Fault],
+        tell: Callable[[str, tuple[PeerId, ...]], None],
+    ) -> None:
+        self._clockwork = clockwork
+        self._random = random
+        self._tell = tell
+        self._returns = 0  # how many are still to come of what brings a peer back
+        self._by_round = [fault for fault in schedule if fault.round is not None]
+        for fault in schedule:
+            if fault.at_s is not None:
+                self._plan(fault, fault.at_s)
+        self._plan_next()
+
+    @property
+    def brings_somebody_back(self) -> bool:
+        """Whether a peer that is away now is to come back at a known time."""
+        return self._returns > 0
+
+    def advanced(self, me: PeerId, round: int) -> None:
+        """A peer has completed so many rounds."""
+        due = [fault for fault in self._by_round if self._is_due(fault, me, round)]
+        for fault in due:
+            self._by_round.remove(fault)
+            if fault.what in BY_ITS_OWN_ROUND and len(fault.peers) > 1:
+                others = tuple(peer for peer in fault.peers if peer != me)
+                self._by_round.append(replace(fault, peers=others))
+                fault = replace(fault, peers=(me,))
+            self._clockwork.at(self._clockwork.now_s, lambda fault=fault: self._happen(fault))  # type: ignore[misc]
+
+    # ---- Inside
+
+    def _is_due(self, fault: Fault, me: PeerId, round: int) -> bool:
+        assert fault.round is not None
+        return round >= fault.round and (me in fault.peers or fault.what not in BY_ITS_OWN_ROUND)
+
+    def _plan(self, fault: Fault, at_s: float) -> None:
+        is_return = fault.what in ("restart", "join", "continue")
+        self._returns += is_return
+
+        def happen() -> None:
+            self._returns -= is_return
+            self._happen(fault)
+
+        self._clockwork.at(at_s, happen)
+
+    def _plan_next(self) -> None:
+        fault = next(self._random, None)
+        if fault is None:
+            return
+
+        def happen() -> None:
+            self._happen(fault)
+            self._plan_next()
+
+        assert fault.at_s is not None
+        self._clockwork.at(fault.at_s, happen)
+
+    def _happen(self, fault: Fault) -> None:
+        for peers in [(peer,) for peer in fault.peers] if fault.what in OF_ONE_PEER else [fault.peers]:
+            self._do(fault, peers)
+            self._tell(fault.what, peers)
+        if fault.for_s is not None:
+            groups = () if fault.what == "partition" else fault.groups
+            ends = Fault(OPPOSITE[fault.what], fault.peers, groups)  # type: ignore[arg-type]
+            self._plan(ends, self._clockwork.now_s + fault.for_s)
+
+    def _do(self, fault: Fault, peers: tuple[PeerId, ...]) -> None:
+        clockwork, world = self._clockwork, self._clockwork.world
+        match fault.what:
+            case "kill":
+                clockwork.kill(*peers)
+            case "restart" | "join":
+                clockwork.restart(*peers)
+            case "stop":
+                clockwork.stop(*peers)
+            case "continue":
+                clockwork.go_on(*peers)
+            case "leave":
+                clockwork.leave(*peers)
+            case "cut":
+                clockwork.before_a_cut()
+                world.cut(*peers)
+            case "partition":
+                clockwork.before_a_cut()
+                world.part(fault.groups, len(clockwork.processes))
+            case "heal" if peers:
+                world.heal(*peers)
+                clockwork.after_a_heal()
+            case "heal":
+                world.heal_all()
+                clockwork.after_a_heal()
