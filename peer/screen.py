@@ -13,7 +13,7 @@ from rich.text import Text
 
 from peer.assembly import Assembly
 from peer.daemon.host import PeerView
-from peer.daemon.node import Progress
+from peer.daemon.reporting import Progress
 from peer.experiment import Experiment
 from peer.record import Row
 from peer.task.layout import Layout

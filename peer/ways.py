@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_task
 from peer.daemon import host, start
-from peer.daemon.node import Progress
+from peer.daemon.reporting import Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment
 from peer.explanation import warnings_of

@@ -341,6 +341,61 @@ def test_local_steps_that_have_begun_are_void_when_the_model_comes() -> None:
     )
 
 
+def test_nobody_goes_back_nor_says_what_was_learned_before_a_model_came() -> None:
+    check(
+        of_two(rounds=100),
+        """
+        > 0 starts
+        > joined 1
+            train 0
+        > trained
+            to 1: data 0
+            mix 0: 1 x 0's 0
+        > mixed
+            train 1
+        > trained
+            mix 1: 1 x 0's 1
+        > mixed
+            train 2
+        > 1 resume 13
+            to 1: fetch
+        > 1 model 1
+            adopt 1's, round 2
+        > 1 done 0
+        > adopted 2
+            train 2
+        > 1 resume 12
+        """,
+    )
+
+
+def test_who_is_not_yet_on_its_way_adopts_too_and_then_goes_on_waiting_for_the_others() -> None:
+    core = in_a_ring_of_three(rounds=100)
+    check(
+        core,
+        """
+        > 1 starts
+        > joined 0
+        > 0 resume 40
+            to 0: fetch
+        > 0 model 100  (nobody who is done says so)
+        > 0 resume 40
+            to 0: fetch
+        > 0 model 40
+            adopt 0's, round 40
+        > adopted 40
+        """,
+    )
+    assert (core.phase, core.round, core.waits_for()) == ("waiting", 40, {2})
+    check(
+        core,
+        """
+        > 2 bye 100  (it was done before it was seen)
+            train 40
+        """,
+    )
+
+
 def test_who_lags_little_keeps_its_own_parameters() -> None:
     check(
         of_two(rounds=100),
@@ -395,6 +450,13 @@ def test_who_is_asked_gives_a_copy_of_its_parameters() -> None:
         > copied for 2
         > copied for 0
             to 0: model 0, 1's
+        > 0 fetch
+            copy for 0
+        > lost 0 silent
+            alert, 0: is lost (silent)
+        > joined 0
+            to 0: resume 0
+        > copied for 0  (it was asked for in an earlier life)
         """,
     )
 

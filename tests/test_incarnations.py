@@ -187,6 +187,7 @@ class World:
         self.wires = Wires()
         self.said: list[Said] = []
         self.sessions = 0
+        self.ends = 0  # of lives, by what has happened
         self.dialler, self.listener = self._process(DIALLER), self._process(LISTENER)
         self._connect(0)
 
@@ -214,6 +215,7 @@ class World:
 
     def do(self, name: str) -> None:
         self.possible()[name]()
+        self.ends += "loses" in name or "anew" in name
 
     def calm(self) -> None:
         """Nothing more goes wrong."""
@@ -228,7 +230,7 @@ class World:
         first, last = self.dialler.link, self.listener.link
         assert first.greeted
         assert last.greeted
-        assert first.incarnation == last.incarnation
+        assert first.incarnation == last.incarnation <= self.ends
         for side, other in ((self.dialler, self.listener), (self.listener, self.dialler)):
             if side.link.incoming.ended:  # the other is done
                 continue
@@ -352,3 +354,28 @@ def test_whatever_happens_they_find_each_other_again(steps: list[str]) -> None:
         world.do(step)
     world.calm()
     world.check_all_is_well()
+
+
+# ---- One by one
+
+
+def test_what_waited_for_the_first_greeting_is_said_in_whatever_life_that_is() -> None:
+    world = World()
+    world.listener.tell(PeerLost(0, "never heard within 60 s"))
+    world.dialler.say()
+    assert world.dialler.link.incarnation == 0
+    world.calm()
+    assert world.dialler.link.incarnation == 1
+    assert world.listener.heard[0] == 0
+
+
+def test_what_waited_for_who_is_lost_is_never_said() -> None:
+    world = World()
+    world.calm()
+    world.do("the connection breaks, and all is lost")
+    world.dialler.say()
+    number = len(world.said) - 1
+    world.dialler.tell(PeerLost(0, "silent"))
+    world.calm()
+    assert number not in world.listener.heard
+    assert world.dialler.link.incarnation == world.listener.link.incarnation == 1

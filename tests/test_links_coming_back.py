@@ -316,6 +316,39 @@ def test_a_greeting_to_a_process_that_is_no_more_is_not_answered_with_a_welcome(
     assert listen(room, raw, Welcome(1, 5, {})) == [Refuse("anna was started anew", 5), Welcome(1, 5, {})]
 
 
+def test_a_welcome_of_another_process_ends_the_life_at_hand(room: Room) -> None:
+    b, router = room.side(B, A, listen=None), room.raw(zmq.ROUTER)
+    router.bind(LOOPBACK)
+    endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+    b.links.dial(A, endpoint)
+    room.drive(lambda: router.poll(0))
+    route, *frames = router.recv_multipart()
+    assert header_of(frames) == Hello(1, 0, "anna", "", {})
+    router.send_multipart([route, encode(Welcome(1, 0, greeting_of(A).to_wire()))])
+    router.send_multipart([route, done(0, 1)])
+    room.drive(lambda: b.messages(A))
+    router.close()
+    anew = room.raw(zmq.ROUTER)
+    anew.bind(endpoint)
+    room.drive(lambda: anew.poll(0))
+    route, *frames = anew.recv_multipart()
+    hello = header_of(frames)
+    assert isinstance(hello, Hello)
+    assert (hello.incarnation, hello.knows) == (0, "session of anna")
+    anew.send_multipart([route, encode(Welcome(hello.connection, 0, greeting_of(A, session="another").to_wire()))])
+    room.drive(lambda: Severed(A, "its process was started anew") in b.events)
+    numbers: list[int] = []
+
+    def greets_again() -> bool:
+        while anew.poll(0):
+            header = header_of(anew.recv_multipart()[1:])
+            numbers.extend([header.incarnation] if isinstance(header, Hello) else [])
+        return 1 in numbers
+
+    room.drive(greets_again)
+    assert not b.greeted(A, 1)
+
+
 def test_a_greeting_that_is_read_late_does_not_take_the_connection_over(room: Room) -> None:
     a = room.side(A, B)
     first, second = room.raw(zmq.DEALER), room.raw(zmq.DEALER)

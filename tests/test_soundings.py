@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.errors import WireError
-from peer.network.stream import Incoming, Outgoing
-from peer.network.wire import VERSION, RoundDone, Sounding, decode, encode
+from peer.network.stream import NOTES, Incoming, Outgoing
+from peer.network.wire import VERSION, Note, decode, encode
 from peer.protocol.messages import Data, Degree, Done, Echo, Measured, Message, Probe
+
+PROBE, DONE = NOTES.index(Probe), NOTES.index(Done)
 
 
 @pytest.mark.parametrize("message", [Probe(0), Echo(7), Measured(1_234_567), Degree(2**62)])
@@ -18,7 +20,7 @@ def test_a_sounding_comes_back(message: Message) -> None:
     item = outgoing.ready()
     assert item is not None
     header, body = decode([encode(item[0])])
-    assert isinstance(header, Sounding)
+    assert isinstance(header, Note)
     assert incoming.take(header, body) == message
 
 
@@ -56,30 +58,30 @@ WRONG = {
 def test_a_wrong_sounding(name: str) -> None:
     fields, words = WRONG[name]
     with pytest.raises(WireError, match=words):
-        decode([bytes(msgpack.packb([VERSION, "sounding", *fields]))])
+        decode([bytes(msgpack.packb([VERSION, "note", *fields]))])
 
 
-@pytest.mark.parametrize("kind", [4, 5, 2**62])
+@pytest.mark.parametrize("kind", [len(NOTES), len(NOTES) + 1, 2**62])
 def test_a_sounding_of_a_kind_that_there_is_not(kind: int) -> None:
-    with pytest.raises(WireError, match=f"a sounding of unknown kind {kind}"):
-        Incoming((4,)).take(Sounding(0, kind, 1), None)
+    with pytest.raises(WireError, match=f"a note of unknown kind {kind}"):
+        Incoming((4,)).take(Note(0, kind, 1), None)
 
 
 def test_a_sounding_with_bytes_and_one_in_the_middle_of_a_message() -> None:
     with pytest.raises(WireError, match="second frame"):
-        decode([encode(Sounding(0, 0, 1)), b"x"])
+        decode([encode(Note(0, PROBE, 1)), b"x"])
     outgoing, incoming = Outgoing(), Incoming((1_000_000,))
     outgoing.put(Data(0, 0, bytes(1_000_000)))
     item = outgoing.ready()
     assert item is not None
     assert incoming.take(*item) is None
     with pytest.raises(WireError, match="cannot follow"):
-        incoming.take(Sounding(1, 0, 1), None)
+        incoming.take(Note(1, PROBE, 1), None)
 
 
 def test_a_sounding_out_of_order_waits_for_its_turn() -> None:
     incoming = Incoming((4,))
-    assert incoming.take(Sounding(1, 0, 1), None) is None
-    assert incoming.take(RoundDone(0, 0), None) == Done(0)
-    assert incoming.take(Sounding(1, 0, 1), None) == Probe(1)
-    assert incoming.take(Sounding(1, 0, 1), None) is None
+    assert incoming.take(Note(1, PROBE, 1), None) is None
+    assert incoming.take(Note(0, DONE, 0), None) == Done(0)
+    assert incoming.take(Note(1, PROBE, 1), None) == Probe(1)
+    assert incoming.take(Note(1, PROBE, 1), None) is None

@@ -19,13 +19,10 @@ from peer.network.wire import (
     Ack,
     Beat,
     Chunk,
-    Goodbye,
     Header,
     Hello,
+    Note,
     Refuse,
-    RoundDone,
-    RoundSkipped,
-    Sounding,
     Welcome,
     decode,
     encode,
@@ -35,17 +32,14 @@ numbers = st.integers(0, 2**62)
 texts = st.text(max_size=20)
 tables = st.dictionaries(texts, texts | numbers | st.lists(texts, max_size=3).map(tuple), max_size=4)
 plain_headers = (
-    st.builds(Hello, numbers, texts, tables)
-    | st.builds(Welcome, numbers, tables)
-    | st.builds(Refuse, st.text(max_size=TEXT_CHARACTERS))
+    st.builds(Hello, numbers, numbers, texts, texts, tables)
+    | st.builds(Welcome, numbers, numbers, tables)
+    | st.builds(Refuse, st.text(max_size=TEXT_CHARACTERS), numbers)
     | st.builds(Beat, numbers)
     | st.builds(Ack, numbers)
-    | st.builds(RoundDone, numbers, numbers)
-    | st.builds(RoundSkipped, numbers, numbers)
-    | st.builds(Sounding, numbers, numbers, numbers)
-    | st.builds(Goodbye, numbers, numbers)
+    | st.builds(Note, numbers, numbers, numbers)
 )
-chunks = st.builds(Chunk, numbers, numbers, numbers, numbers)
+chunks = st.builds(Chunk, numbers, numbers, numbers, numbers, numbers)
 
 
 @given(header=plain_headers)
@@ -66,7 +60,7 @@ def test_a_chunk_comes_back_with_its_bytes(chunk: Chunk, body: bytes) -> None:
 
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES])
 def test_the_smallest_and_the_largest_chunk(size: int) -> None:
-    _, body = decode([encode(Chunk(0, 0, 0, 0)), bytes(size)])
+    _, body = decode([encode(Chunk(0, 0, 0, 0, 0)), bytes(size)])
     assert body is not None
     assert len(body) == size
 
@@ -74,7 +68,7 @@ def test_the_smallest_and_the_largest_chunk(size: int) -> None:
 @pytest.mark.parametrize("size", [0, CHUNK_BYTES + 1])
 def test_chunks_that_are_no_chunks(size: int) -> None:
     with pytest.raises(WireError, match=f"a chunk of {size} bytes"):
-        decode([encode(Chunk(0, 0, 0, 0)), bytes(size)])
+        decode([encode(Chunk(0, 0, 0, 0, 0)), bytes(size)])
 
 
 @pytest.mark.parametrize("count", [0, 3, 1000])
@@ -94,30 +88,39 @@ WRONG = {
     "nothing": (b"", "not msgpack"),
     "cut off": (encode(Beat(1))[:-1], "not msgpack"),
     "more after the end": (encode(Beat(1)) + b"\x00", "not msgpack"),
-    "invalid UTF-8": (b"\x92\xa9earshot-1\xa2\xff\xfe", "not msgpack"),
+    "invalid UTF-8": (b"\x92\xa9earshot-2\xa2\xff\xfe", "not msgpack"),
     "a number": (b"\x07", "another protocol or version"),
     "a map": (bytes(msgpack.packb({"kind": "beat"})), "another protocol or version"),
-    "another version": (packed("earshot-2", "beat", 1), "another protocol or version"),
+    "another version": (packed("earshot-1", "beat", 1), "another protocol or version"),
     "no kind": (packed(VERSION), "another protocol or version"),
     "an unknown kind": (packed(VERSION, "shout", 1), "unknown kind 'shout'"),
     "a kind that is no text": (packed(VERSION, ["beat"], 1), "unknown kind"),
-    "a field too few": (packed(VERSION, "chunk", 1, 2, 3), "3 fields instead of 4"),
+    "a field too few": (packed(VERSION, "chunk", 1, 2, 3, 4), "4 fields instead of 5"),
     "a field too many": (packed(VERSION, "beat", 1, 2), "2 fields instead of 1"),
     "a negative number": (packed(VERSION, "beat", -1), "round is int or out of range"),
     "a number beyond all rounds": (packed(VERSION, "ack", 2**63), "next is int or out of range"),
     "a truth value": (packed(VERSION, "beat", True), "round is bool"),
     "a float": (packed(VERSION, "beat", 1.0), "round is float"),
-    "a skip of no round": (packed(VERSION, "skip", 3), "1 fields instead of 2"),
-    "a skip of a negative round": (packed(VERSION, "skip", 3, -1), "skip whose round is int or out of range"),
-    "a skip of a round beyond all rounds": (packed(VERSION, "skip", 3, 2**62 + 1), "skip whose round is int or out"),
-    "a skip of a round that is text": (packed(VERSION, "skip", 3, "4"), "skip whose round is str"),
-    "a skip without a number": (packed(VERSION, "skip", None, 4), "skip whose sequence is NoneType"),
-    "nil": (packed(VERSION, "bye", 0, None), "rounds is NoneType"),
-    "a date": (b"\x93\xa9earshot-1\xa4beat\xd6\xff\x00\x00\x00\x01", "round is Timestamp"),
-    "a greeting that is no table": (packed(VERSION, "hello", 1, "b", [1]), "greeting is tuple"),
-    "a greeting with numbers as keys": (packed(VERSION, "welcome", 1, {1: 2}), "not msgpack"),
-    "a greeting with bytes as keys": (packed(VERSION, "welcome", 1, {b"a": 2}), "greeting is dict or out of range"),
-    "a long reason": (packed(VERSION, "refuse", "x" * (TEXT_CHARACTERS + 1)), "reason is str or out of range"),
+    "a note without its number": (packed(VERSION, "note", 3, 0), "2 fields instead of 3"),
+    "a note of a negative round": (packed(VERSION, "note", 3, 0, -1), "note whose value is int or out of range"),
+    "a note of a round beyond all rounds": (packed(VERSION, "note", 3, 0, 2**62 + 1), "note whose value is int or out"),
+    "a note of a round that is text": (packed(VERSION, "note", 3, 0, "4"), "note whose value is str"),
+    "a note of a kind that is text": (packed(VERSION, "note", 3, "skip", 4), "note whose what is str"),
+    "a note without a place": (packed(VERSION, "note", None, 0, 4), "note whose sequence is NoneType"),
+    "a chunk of a negative kind": (packed(VERSION, "chunk", 0, -1, 0, 0, 0), "chunk whose what is int or out"),
+    "a chunk of a kind that is text": (packed(VERSION, "chunk", 0, "data", 0, 0, 0), "chunk whose what is str"),
+    "a negative incarnation": (packed(VERSION, "hello", 1, -1, "b", "", {}), "hello whose incarnation is int or out"),
+    "an incarnation that is text": (packed(VERSION, "welcome", 1, "2", {}), "welcome whose incarnation is str"),
+    "an incarnation beyond all": (packed(VERSION, "refuse", "no", 2**62 + 1), "refuse whose incarnation is int or out"),
+    "a refusal of no incarnation": (packed(VERSION, "refuse", "no"), "1 fields instead of 2"),
+    "a session that is a number": (packed(VERSION, "hello", 1, 0, "b", 7, {}), "hello whose knows is int"),
+    "a long session": (packed(VERSION, "hello", 1, 0, "b", "x" * (TEXT_CHARACTERS + 1), {}), "knows is str or out"),
+    "nil": (packed(VERSION, "ack", None), "next is NoneType"),
+    "a date": (b"\x93\xa9earshot-2\xa4beat\xd6\xff\x00\x00\x00\x01", "round is Timestamp"),
+    "a greeting that is no table": (packed(VERSION, "hello", 1, 0, "b", "", [1]), "greeting is tuple"),
+    "a greeting with numbers as keys": (packed(VERSION, "welcome", 1, 0, {1: 2}), "not msgpack"),
+    "a greeting with bytes as keys": (packed(VERSION, "welcome", 1, 0, {b"a": 2}), "greeting is dict or out of range"),
+    "a long reason": (packed(VERSION, "refuse", "x" * (TEXT_CHARACTERS + 1), 0), "reason is str or out of range"),
     "too many items": (packed(*range(257)), "not msgpack"),
 }
 
@@ -132,11 +135,13 @@ def test_a_wrong_header(name: str) -> None:
 def test_a_long_header_is_neither_sent_nor_read() -> None:
     fields = {"text": "x" * HEADER_BYTES}
     with pytest.raises(WireError, match="at most 65536"):
-        encode(Welcome(1, fields))
+        encode(Welcome(1, 0, fields))
     with pytest.raises(WireError, match="at most 65536"):
-        decode([packed(VERSION, "welcome", 1, fields)])
-    room = HEADER_BYTES - len(encode(Welcome(1, {"text": ""}))) - 2  # a long text needs two more bytes for its length
-    longest = Welcome(1, {"text": "x" * room})
+        decode([packed(VERSION, "welcome", 1, 0, fields)])
+    room = (
+        HEADER_BYTES - len(encode(Welcome(1, 0, {"text": ""}))) - 2
+    )  # a long text needs two more bytes for its length
+    longest = Welcome(1, 0, {"text": "x" * room})
     assert len(encode(longest)) == HEADER_BYTES
     assert decode([encode(longest)]) == (longest, None)
 
@@ -147,9 +152,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts | st.binary(max_size=5), inner, max_size=5),
     max_leaves=10,
 )
-kinds = (
-    st.sampled_from(["hello", "welcome", "refuse", "beat", "ack", "chunk", "done", "skip", "sounding", "bye"]) | texts
-)
+kinds = st.sampled_from(["hello", "welcome", "refuse", "beat", "ack", "chunk", "note"]) | texts
 near_misses = st.lists(values, max_size=6).flatmap(lambda rest: kinds.map(lambda kind: packed(VERSION, kind, *rest)))
 
 
@@ -175,7 +178,7 @@ BOMBS = {
     "arrays of arrays": b"\x91" * HEADER_BYTES,
     "arrays of arrays, and an end": b"\x91" * 60_000 + b"\x00",
     "arrays within bounds, nested": (b"\xdc\x01\x00" * 10_000) + b"\x80" * 30_000,
-    "a greeting of empty maps": b"\x94\xa9earshot-1\xa7welcome\x01\x81\xa1x" + b"\xdc\x01\x00" + b"\x80" * 0x100,
+    "a greeting of empty maps": b"\x95\xa9earshot-2\xa7welcome\x01\x00\x81\xa1x" + b"\xdc\x01\x00" + b"\x80" * 0x100,
     "long lists": b"\xdc\x01\x00" + (b"\xdc\x01\x00" + b"\x80" * 0x100) * 0x100,
 }
 
@@ -212,7 +215,7 @@ THEIRS = replace(OURS, name="bob", session="s2")
 
 
 def test_a_greeting_comes_back() -> None:
-    header, _ = decode([encode(Hello(1, "bob", OURS.to_wire()))])
+    header, _ = decode([encode(Hello(1, 0, "bob", "", OURS.to_wire()))])
     assert isinstance(header, Hello)
     assert from_wire(header.greeting) == OURS
 
@@ -249,7 +252,7 @@ def test_a_greeting_without_something() -> None:
 
 def test_a_greeting_with_a_giant_layout_fits_into_a_header() -> None:
     giant = replace(OURS, layout=[f"layer{i}.{'very' * 100}long [1] float32" for i in range(200)])
-    header, _ = decode([encode(Hello(1, "bob", giant.to_wire()))])
+    header, _ = decode([encode(Hello(1, 0, "bob", "", giant.to_wire()))])
     assert isinstance(header, Hello)
     theirs = from_wire(header.greeting)
     assert 10 < len(theirs.layout) < 200

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from peer.assembly import Assembly, assemble, device_of, prepare_task
+from peer.daemon.journal import Entry
 from peer.daemon.launch import take_seat
-from peer.daemon.node import Figures, NodeEnd, Progress
 from peer.daemon.pipe import Pipe
+from peer.daemon.reporting import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, EarshotError, TrainingError
 from peer.experiment import Experiment
 from peer.model_file import save_model
@@ -25,13 +26,18 @@ class ParentReporter:
 
     `stop_line` is at its end when the parent wants everybody to stop. All siblings see that at one instant, so none
     can take for a loss that another one has stopped; `stop` in the pipe, sent before it, says what is wanted then.
+    `waits_for_all`: after each evaluation the parent says whether to go on.
     """
 
-    def __init__(self, pipe: Pipe, stop_line: "Connection[bytes, bytes]") -> None:
+    def __init__(self, pipe: Pipe, stop_line: "Connection[bytes, bytes]", *, waits_for_all: bool = False) -> None:
         self._pipe = pipe
         self._stop_line = stop_line
         self._stop = False
         self._round_to_judge: int | None = None
+        self._judges_anywhere = False
+        self._waits_for_all = waits_for_all
+        self._may_go_on = -1
+        self._wanted: list[int] = []
         self._gone: list[PeerId] = []
         self._endpoints: dict[PeerId, str | None] | None = None
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -48,6 +54,7 @@ class ParentReporter:
             own=None if own is None else asdict(own),
             params=figures.params.numpy().tobytes(),
             payload_bytes=figures.payload_bytes,
+            is_last=self._judges_anywhere,
         )
 
     def alert(self, text: str, peer: PeerId | None) -> None:
@@ -67,6 +74,22 @@ class ParentReporter:
         self._listen()
         return self._round_to_judge
 
+    def judges_anywhere(self) -> bool:
+        self._listen()
+        return self._judges_anywhere
+
+    def may_go_on(self, round: int) -> bool:
+        self._listen()
+        return not self._waits_for_all or round <= self._may_go_on
+
+    def figures_wanted(self, round: int) -> list[int]:
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def entry(self, entry: Entry) -> None:
+        """Hand on what becomes of the state."""
+        self._pipe.send("did", entry=entry)
+
     def gone(self) -> list[PeerId]:
         self._listen()
         gone, self._gone = self._gone, []
@@ -83,7 +106,11 @@ class ParentReporter:
         for kind, fields in self._pipe.receive():
             match kind:
                 case "stop":
-                    self._round_to_judge = fields["round"]
+                    self._round_to_judge, self._judges_anywhere = fields["round"], fields["anywhere"]
+                case "go":
+                    self._may_go_on = fields["round"]
+                case "judge":
+                    self._wanted.append(fields["round"])
                 case "gone":
                     self._gone.append(fields["peer"])
                 case "endpoints":
@@ -109,14 +136,15 @@ def run_child(
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent sees to it
-    reporter = ParentReporter(pipe, stop_line)
+    waits_for_all = bool(experiment.stop_when) and not experiment.is_asynchronous
+    reporter = ParentReporter(pipe, stop_line, waits_for_all=waits_for_all)
     torch.set_num_threads(experiment.task.threads)
     try:
         assembly, task = prepared if prepared is not None else _prepare(experiment, me)
         entries = {entry.name: entry for entry in experiment.peers}
         entry = entries.get(assembly.names[me])
         wanted = entry.device if entry is not None and entry.device else experiment.task.device
-        seat = take_seat(assembly, task, me, device_of(wanted, me), "tcp://127.0.0.1:*")
+        seat = take_seat(assembly, task, me, device_of(wanted, me), "tcp://127.0.0.1:*", endless=True)
         pipe.send("bound", endpoint=seat.links.endpoint, device=wanted)
         endpoints = reporter.wait_for_endpoints()
         if endpoints is None:
@@ -125,7 +153,7 @@ def run_child(
         seat.dial(endpoints)
         seat.links.watch(pipe.fileno())
         seat.links.watch(stop_line.fileno())
-        end = seat.run(reporter)
+        end = seat.run(reporter, reporter.entry)
         if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
             save_model(seat.learner.tensors(), run_folder / "peers" / assembly.names[me])
         pipe.send("end", **_plain(end), params=seat.learner.params().detach().cpu().numpy().tobytes())
@@ -158,6 +186,7 @@ def _plain(end: NodeEnd) -> dict[str, Any]:
         "payload_bytes": end.payload_bytes,
         "wire_bytes": end.wire_bytes,
         "step": end.step,
+        "staleness": asdict(end.staleness),
         "diverged_round": end.diverged_round,
         **failure,
     }

@@ -6,6 +6,7 @@ touched no socket, thread or GPU. Elsewhere they are spawned and prepare themsel
 
 import multiprocessing
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -20,9 +21,10 @@ import torch
 
 from peer.assembly import Assembly
 from peer.daemon.child import run_child
+from peer.daemon.ending import Ending
 from peer.daemon.pipe import Pipe
 from peer.history import Figures, History, earliest
-from peer.record import Divergence, Ended, PeerScore, Row, metric_row
+from peer.record import Divergence, Ended, PeerScore, Row, Staleness, metric_row, round_seconds
 from peer.task.task import Task
 
 STOP_S = 9.5
@@ -95,7 +97,11 @@ class Host:
         every = assembly.experiment.record.params == "every"
         gossiped = assembly.shared_columns(task.layout)
         self._history = History(assembly.names, every, gossiped, observers.entry)
-        self._told_endpoints = False
+        self._ending = Ending(assembly.experiment, len(assembly.names))
+        self._told_s: float | None = None  # when everybody was told where the others are
+        self._payload_bytes: Counter[int] = Counter()  # by round, of those that have been judged after it
+        self._last: dict[int, tuple[int, Figures]] = {}  # round and figures of each peer where the run was ended
+        self._has_ended = False
         self._stopped_s: float | None = None
         self._interrupted = False
         self._diverged: Divergence | None = None
@@ -115,6 +121,7 @@ class Host:
             while any(not peer.gone for peer in self.peers):
                 self._wait()
                 self._read()
+                self._judge()
                 self._decide()
                 self.observers.peers(self.peers)
         except KeyboardInterrupt:  # a second one: no more patience
@@ -122,6 +129,7 @@ class Host:
         finally:
             self._kill()
         self._flush(final=True)
+        self._add_last_entry()
         return self._result()
 
     def _start(self) -> None:
@@ -169,9 +177,9 @@ class Host:
 
     def _tell_endpoints(self) -> None:
         """When all peers that are there are bound, tell everybody where to find them."""
-        if self._told_endpoints or not all(p.endpoint is not None or p.gone for p in self.peers):
+        if self._told_s is not None or not all(p.endpoint is not None or p.gone for p in self.peers):
             return
-        self._told_endpoints = True
+        self._told_s = monotonic()
         for peer in self.peers:
             peer.pipe.send("endpoints", endpoints=[p.endpoint for p in self.peers])
 
@@ -185,8 +193,12 @@ class Host:
             case "figures":
                 score = _score(fields)
                 peer.score = score
-                params = np.frombuffer(fields["params"], dtype=self._dtype)
-                self._open.setdefault(fields["round"], {})[i] = Figures(score, params)
+                figures = Figures(score, np.frombuffer(fields["params"], dtype=self._dtype))
+                if fields["is_last"]:
+                    self._last[i] = fields["round"], figures
+                else:
+                    self._open.setdefault(fields["round"], {})[i] = figures
+                self._payload_bytes[fields["round"]] += fields["payload_bytes"]
                 seconds = monotonic() - self._began_s
                 self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
             case "alert" if self._stopped_s is None:  # once stopped, everybody sees everybody leave
@@ -197,8 +209,12 @@ class Host:
             case "event" if self._stopped_s is None:
                 if fields["kind"] == "lost":
                     self._gave_up.add((i, fields["peer"]))
+                if fields["kind"] == "joined":
+                    self._gave_up.discard((i, fields["peer"]))
                 neighbour = None if fields["peer"] is None else self.assembly.names[fields["peer"]]
                 self.observers.event(fields["kind"], peer=peer.name, neighbour=neighbour, reason=fields["reason"])
+            case "did":
+                self.observers.event("did", peer=peer.name, **fields["entry"])
             case "diverged":
                 peer.diverged_round = fields["round"]
                 self._note_divergence(Divergence(fields["round"], peer.name))
@@ -206,6 +222,20 @@ class Host:
                 peer.end = fields
                 if fields.get("diverged_round") is not None:
                     self._note_divergence(Divergence(fields["diverged_round"], peer.name))
+
+    @property
+    def _local_rounds(self) -> int:
+        return sum(peer.round for peer in self.peers)
+
+    @property
+    def _seconds(self) -> float:
+        return 0.0 if self._told_s is None else monotonic() - self._told_s
+
+    def _judge(self) -> None:
+        """Where nobody waits for anybody, have all judged when they have done enough together."""
+        for round in self._ending.rounds_to_judge(self._local_rounds):
+            for peer in self.peers:
+                peer.pipe.send("judge", round=round)
 
     def _decide(self) -> None:
         """Stop everybody where the run has to end; kill those that do not end in time."""
@@ -215,6 +245,9 @@ class Host:
             self._stop()
         elif self._stopped_s is None and (failed or self._is_over()):
             self._stop()
+        elif self._stopped_s is None and self._ending.is_reached(self._local_rounds, self._seconds):
+            self._has_ended = True
+            self._stop(anywhere=True)
         if self._stopped_s is not None and monotonic() - self._stopped_s > STOP_S:
             self._kill()
 
@@ -231,10 +264,11 @@ class Host:
             self._diverged_s = monotonic()
         self._diverged = earliest(self._diverged, found, self.assembly.names)
 
-    def _stop(self) -> None:
+    def _stop(self, *, anywhere: bool = False) -> None:
+        """Stop everybody. `anywhere`: all are judged where they stand."""
         self._stopped_s = monotonic()
         for peer in self.peers:
-            peer.pipe.send("stop", round=None if self._diverged is None else self._diverged.round)
+            peer.pipe.send("stop", round=None if self._diverged is None else self._diverged.round, anywhere=anywhere)
         self._close_stop_line()
 
     def _kill(self) -> None:
@@ -255,16 +289,41 @@ class Host:
         away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
         for round in sorted(self._open):
             figures = {i: f for i, f in self._open[round].items() if i not in away}
-            missing = set(range(len(self.peers))) - figures.keys() - away
+            missing = {i for i, p in enumerate(self.peers) if i not in figures and i not in away and p.round < round}
             if missing and not final:
                 return
             del self._open[round]
             entries = self._history.entries
             if missing or not figures or (entries and round <= entries[-1]["round"]):
                 continue
-            found = self._history.add(round, figures)
-            if found is not None:
-                self._note_divergence(found)
+            self._add(round, figures)
+
+    def _add(self, round: int, figures: dict[int, Figures]) -> None:
+        at = {"payload_bytes_sent": self._payload_bytes[round], "seconds": round_seconds(self._seconds)}
+        found = self._history.add(round, figures, at)
+        if found is not None:
+            self._note_divergence(found)
+        self._ending.judge(self._history.entries[-1])
+        if self._ending.has_barriers and not self._ending.is_reached(0, self._seconds):
+            for peer in self.peers:
+                peer.pipe.send("go", round=round)
+
+    def _add_last_entry(self) -> None:
+        """A run that was ended in the middle has its last entry there, by the round of the slowest."""
+        away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
+        last = {i: found for i, found in self._last.items() if i not in away}
+        if not last:
+            return
+        round = self._rounds(away)
+        entries = self._history.entries
+        if not entries or round > entries[-1]["round"]:
+            self._payload_bytes[round] = sum(peer.last_figures.get("payload_bytes", 0) for peer in self.peers)
+            self._add(round, {i: figures for i, (_, figures) in last.items()})
+
+    def _rounds(self, away: set[int]) -> int:
+        if self.assembly.experiment.is_asynchronous:
+            return self._local_rounds // len(self.peers)
+        return min([peer.round for i, peer in enumerate(self.peers) if i not in away] or [p.round for p in self.peers])
 
     # ---- The end
 
@@ -272,15 +331,16 @@ class Host:
         ends = [peer.end for peer in self.peers if peer.end is not None]
         away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
         ran = [peer.last_figures for peer in self.peers if peer.last_figures]
-        there = [peer.round for i, peer in enumerate(self.peers) if i not in away] or [p.round for p in self.peers]
         ended = Ended("daemons", next((end["step"] for end in ends if "step" in end), "plain"), len(self.peers))
         ended.history = self._history.entries
         ended.diverged = self._diverged
-        ended.rounds = min(there)
+        ended.rounds = self._rounds(away)
         ended.rounds_seconds = max((end.get("rounds_seconds", 0.0) for end in ends), default=0.0)
         ended.payload_bytes_sent = sum(figures["payload_bytes"] for figures in ran)
         ended.wire_bytes_sent = sum(figures["wire_bytes"] for figures in ran)
         ended.gradients = sum(figures["gradients"] for figures in ran)
+        for end in ends:
+            ended.staleness.include(Staleness(**end.get("staleness", {})))
         ended.short_rounds = sum(end.get("short_rounds", 0) for end in ends)
         ended.lost = [peer.name for i, peer in enumerate(self.peers) if i in away]
         ended.params = [self._params(peer) for peer in self.peers]
@@ -318,6 +378,8 @@ class Host:
             return "diverged", ""
         if self._interrupted:
             return "interrupted", ""
+        if self._has_ended:
+            return "finished", ""
         if not ends:
             return "failed", "every peer's process ended before its time"
         alone = [peer.name for peer in self.peers if (peer.end or {}).get("outcome") == "alone"]

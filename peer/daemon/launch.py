@@ -1,21 +1,23 @@
 """From an experiment to one running node: the same for a peer of `up` and for `start`."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
 import torch
 
-from peer.assembly import Assembly, core_of, learner_of
-from peer.daemon.node import Node, NodeEnd, Reporter
+from peer.assembly import Assembly, Exchange, core_of, learner_of
+from peer.daemon.jobs import Jobs
+from peer.daemon.journal import Entry, Journal
+from peer.daemon.node import Node
 from peer.daemon.packing import Form, form_of
+from peer.daemon.reporting import NodeEnd, Reporter
 from peer.experiment import Experiment
 from peer.experiment.choices import is_factory
 from peer.learner import Learner, message_forms, wire_forms
 from peer.network.greeting import Greeting
 from peer.network.links import Links
-from peer.protocol.gossip import Gossip
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import PeerId
 from peer.protocol.survey import Survey
@@ -37,51 +39,60 @@ class Seat:
     learner: Learner
     own_forms: tuple[Form, ...]
     wire_forms: tuple[Form, ...]
-    gossip: Gossip | Survey
+    core: Exchange | Survey
 
     def dial(self, endpoints: Mapping[PeerId, str | None]) -> None:
         """Connect to the neighbours: of a pair the later in node order dials, or whoever can reach the other."""
-        for peer in sorted(self.gossip.neighbours):
+        for peer in sorted(self.core.neighbours):
             theirs, ours = endpoints.get(peer), self.links.endpoint
             if theirs is not None and (peer < self.me or ours is None):
                 self.links.dial(peer, theirs)
 
-    def run(self, reporter: Reporter) -> NodeEnd:
-        """Run the node to its end."""
-        e = self.assembly.experiment
+    def run(self, reporter: Reporter, journal: Callable[[Entry], None] = lambda _: None) -> NodeEnd:
+        """Run the node to its end. `journal` is told what becomes of the state of a peer that waits for nobody."""
+        e, names = self.assembly.experiment, self.assembly.names
         t = e.transport
         node = Node(
-            gossip=self.gossip,
-            membership=Membership(self.gossip.neighbours, Patience(t.suspect_s, t.dead_s, t.join_s)),
+            core=self.core,
+            membership=Membership(self.core.neighbours, Patience(t.suspect_s, t.dead_s, t.join_s)),
             links=self.links,
-            learner=self.learner,
-            own_forms=self.own_forms,
-            wire_forms=self.wire_forms,
+            jobs=Jobs(
+                self.learner,
+                self.own_forms,
+                self.wire_forms,
+                is_due=(lambda _: False) if e.is_asynchronous else e.evaluates_after,
+            ),
             reporter=reporter,
-            is_due=e.evaluates_after,
             heartbeat_s=t.heartbeat_s,
             stop_when_diverged=e.record.on_divergence == "stop",
+            journal=Journal(journal, names.__getitem__) if e.is_asynchronous else None,
         )
         return node.run()
 
 
-def take_seat(assembly: Assembly, task: Task, me: PeerId, device: torch.device, listen: str | None) -> Seat:
-    """Bind one peer's links and put its tensors on the device. Raises ConfigError when the address is taken."""
-    gossip = core_of(assembly, me)
+def take_seat(
+    assembly: Assembly, task: Task, me: PeerId, device: torch.device, listen: str | None, *, endless: bool = False
+) -> Seat:
+    """Bind one peer's links and put its tensors on the device. Raises ConfigError when the address is taken.
+
+    `endless`: somebody else counts the rounds of peers that do not wait for each other.
+    """
+    core = core_of(assembly, me, endless=endless)
     trainer = task.trainer(device)
     start = task.start(me).to(device)
     shard, test = task.shard(me, device), task.test_rows(device)
-    learner = learner_of(assembly, task, me, trainer, start, shard, test, gossip.around)
+    learner = learner_of(assembly, task, me, trainer, start, shard, test, core.around)
     own, wire = (
         tuple(form_of(message) for message in forms(learner.algorithm, start)) for forms in (message_forms, wire_forms)
     )
     links = Links(
-        {peer: assembly.names[peer] for peer in gossip.neighbours},
+        {peer: assembly.names[peer] for peer in core.neighbours},
         greeting_of(assembly, task, me, str(device), trainer.step),
         tuple(form.size_bytes for form in wire),
         listen,
+        model_bytes=form_of(learner.copy()).size_bytes,
     )
-    return Seat(me, assembly, task, links, learner, own, wire, gossip)
+    return Seat(me, assembly, task, links, learner, own, wire, core)
 
 
 def greeting_of(assembly: Assembly, task: Task, me: PeerId, device: str, step: str) -> Greeting:

@@ -9,13 +9,14 @@ import numpy as np
 
 from peer.assembly import Assembly, device_of
 from peer.daemon.launch import Seat, take_seat
-from peer.daemon.node import Figures, NodeEnd, Progress
+from peer.daemon.reporting import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import PeerEntry
 from peer.history import peer_score
 from peer.model_file import save_model
 from peer.protocol.messages import PeerId
-from peer.record import Divergence, Ended, Row, finite, history_entry, metric_row
+from peer.record import Divergence, Ended, Row, finite, history_entry, metric_row, round_seconds
+from peer.require import parse_stop
 from peer.task.task import Task
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
@@ -42,6 +43,9 @@ class _OwnReporter:
         self.history: list[Row] = []
         self.diverged_round: int | None = None
         self.refusal = ""  # why the last greeting came to nothing
+        self.has_ended = False  # as the experiment says, before its rounds were done
+        self._judged = 0
+        self._stop_when = parse_stop(assembly.experiment.stop_when)
         self._stop = stop
         self._began_s = monotonic()
 
@@ -50,12 +54,17 @@ class _OwnReporter:
 
     def figures(self, figures: Figures) -> None:
         score = peer_score(figures.evaluation)
+        if self.history and figures.evaluation.round <= self.history[-1]["round"]:
+            return
         every = self.assembly.experiment.record.params == "every"
         params: list[np.ndarray] | None = [figures.params.numpy()] if every else None
         entry = history_entry(figures.evaluation.round, [score], None, params)
+        entry["seconds"] = round_seconds(monotonic() - self._began_s)
+        entry["payload_bytes_sent"] = figures.payload_bytes
         del entry["consensus_distance"]  # which no single peer can know
         entry["neighbour_distance"] = finite(figures.evaluation.neighbour_distance)
         self.history.append(entry)
+        self.has_ended |= self._stop_when is not None and self._stop_when.is_met(entry)
         self.observers.entry(entry)
         seconds = monotonic() - self._began_s
         self.observers.metric(metric_row(self.name, figures.evaluation.round, score, seconds, figures.payload_bytes))
@@ -74,10 +83,24 @@ class _OwnReporter:
         return False
 
     def stop_is_wanted(self) -> bool:
-        return self._stop()
+        self.has_ended |= 0 < self.assembly.experiment.stop_after_s <= monotonic() - self._began_s
+        return self.has_ended or self._stop()
 
     def round_to_judge(self) -> int | None:
         return self.diverged_round
+
+    def judges_anywhere(self) -> bool:
+        return self.has_ended
+
+    def may_go_on(self, round: int) -> bool:
+        return True
+
+    def figures_wanted(self, round: int) -> list[int]:
+        """Peers that wait for nobody are judged by their own rounds: nobody knows of all."""
+        e = self.assembly.experiment
+        passed = [r for r in range(self._judged + 1, round + 1) if e.evaluates_after(r)]
+        self._judged = round
+        return passed[-1:]
 
     def gone(self) -> list[PeerId]:
         return []
@@ -120,11 +143,13 @@ def bind(assembly: Assembly, task: Task, me: PeerId) -> Seat:
 def run(seat: Seat, run_folder: Path | None, observers: Observers, stop: Callable[[], bool]) -> Ended:
     """Run this machine's daemon to its end."""
     assembly, name = seat.assembly, seat.assembly.names[seat.me]
-    seat.dial({peer: _dial_endpoint(assembly, peer) for peer in seat.gossip.neighbours})
+    seat.dial({peer: _dial_endpoint(assembly, peer) for peer in seat.core.neighbours})
     if seat.links.endpoint is not None:
         observers.alert(f"listening on {seat.links.endpoint}")
     reporter = _OwnReporter(assembly, name, observers, stop)
-    end = seat.run(reporter)
+    end = seat.run(reporter, lambda entry: observers.event("did", peer=name, **entry))
+    if reporter.has_ended and end.outcome == "interrupted":
+        end.outcome = "finished"
     if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
         save_model(seat.learner.tensors(), run_folder / "peers" / name)
     return _ended(assembly, reporter, end, seat.learner.params().detach().cpu().numpy())
@@ -138,6 +163,7 @@ def _ended(assembly: Assembly, reporter: _OwnReporter, end: NodeEnd, params: np.
     ended.short_rounds = end.short_rounds
     ended.lost = [assembly.names[peer] for peer in sorted(end.lost)]
     ended.gradients = end.gradients
+    ended.staleness = end.staleness
     ended.params = [params]
     if end.diverged_round is not None:
         ended.diverged = Divergence(end.diverged_round, reporter.name)

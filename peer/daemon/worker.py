@@ -35,6 +35,10 @@ class Worker(Generic[Result]):
         """Return what has been done since the last call."""
         with suppress(BlockingIOError):
             os.read(self.descriptor, 4096)
+        return self.left()
+
+    def left(self) -> list[Result | EarshotError]:
+        """Return what has been done since the last call, also after `close`."""
         done = []
         while True:
             try:

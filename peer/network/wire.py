@@ -1,6 +1,6 @@
 """Frames: what stands in the bytes between two peers.
 
-A message is one header frame, and for data one more frame with a chunk of raw numbers. The header is msgpack, a
+A message is one header frame, and for payloads one more frame with a chunk of raw numbers. The header is msgpack, a
 positional array that begins with the version and the kind; nothing in it decides how much memory is taken. Every
 way in which bytes can be wrong ends in `WireError`.
 """
@@ -13,7 +13,7 @@ import msgpack
 
 from peer.errors import WireError
 
-VERSION = "earshot-1"
+VERSION = "earshot-2"
 """First item of every header: stray bytes on the port are not taken for a message."""
 
 HEADER_BYTES = 64 * 1024
@@ -27,26 +27,37 @@ TABLE_ITEMS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The greeting of the side that dials, meant for the peer called `to`. `connection` counts its connections."""
+    """The greeting of the side that dials, meant for the peer called `to`.
+
+    `connection` counts its connections, `incarnation` the lives of the two with each other. `knows` is the session of
+    the process that it has exchanged something with in this incarnation, "" for none.
+    """
 
     connection: int
+    incarnation: int
     to: str
+    knows: str
     greeting: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The greeting of the side that was dialled. `connection` is that of the `Hello` which it answers."""
+    """The greeting of the side that was dialled. The two numbers are those of the `Hello` which it answers."""
 
     connection: int
+    incarnation: int
     greeting: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Why a greeting was turned down, or why this peer is no longer spoken to."""
+    """Why a greeting was turned down, or why this peer is no longer spoken to.
+
+    `incarnation` is the one in which it may greet again; 0 where the refusal has nothing to do with that.
+    """
 
     reason: str
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,48 +76,28 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of a message from `offset` on; they travel in a frame of their own. Item `sequence` of the stream."""
+    """Bytes of a message from `offset` on; they travel in a frame of their own. Item `sequence` of the stream.
+
+    `what` is one of the stream's PAYLOADS, `first` and `second` are the numbers beside the payload.
+    """
 
     sequence: int
-    round: int
-    exchange: int
+    what: int
+    first: int
+    second: int
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class RoundDone:
-    """The sender has mixed this round. Item `sequence` of the stream."""
-
-    sequence: int
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSkipped:
-    """The sender has nothing for this peer in this round. Item `sequence` of the stream."""
-
-    sequence: int
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sounding:
-    """One step of measuring how far apart two peers are; `what` is one of SOUNDINGS. Item `sequence` of the stream."""
+class Note:
+    """A message that is one number at most; `what` is one of the stream's NOTES. Item `sequence` of the stream."""
 
     sequence: int
     what: int
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
-    """The sender has completed `rounds` rounds and needs nothing more. Item `sequence` of the stream."""
-
-    sequence: int
-    rounds: int
-
-
-Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | RoundDone | RoundSkipped | Sounding | Goodbye
+Header = Hello | Welcome | Refuse | Beat | Ack | Chunk | Note
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
@@ -115,10 +106,7 @@ _KINDS: dict[str, type[Any]] = {
     "beat": Beat,
     "ack": Ack,
     "chunk": Chunk,
-    "done": RoundDone,
-    "skip": RoundSkipped,
-    "sounding": Sounding,
-    "bye": Goodbye,
+    "note": Note,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _FIELDS = {kind: tuple(kind.__dataclass_fields__) for kind in _KINDS.values()}
@@ -176,7 +164,7 @@ def _check_field(kind: str, name: str, value: object) -> None:
     match name:
         case "greeting":
             right = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-        case "reason" | "to":
+        case "reason" | "to" | "knows":
             right = isinstance(value, str) and len(value) <= TEXT_CHARACTERS
         case _:
             right = type(value) is int and 0 <= value <= _LARGEST

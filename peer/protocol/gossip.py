@@ -350,10 +350,13 @@ class Gossip:
         return []
 
     def _is_wanted(self, sender: PeerId, round: int, exchange: int) -> bool:
-        """Say whether a message will be mixed: so nothing is stashed that nobody takes out again."""
+        """Say whether a message will be mixed: so nothing is stashed that nobody takes out again.
+
+        It may overtake the `Resume` of its sender, who has heard what it was asked, or would not send it.
+        """
         at = (round, exchange)
         heard = sender in self.around(round).weights and exchange < self.exchanges
-        heard = heard and self._standing.counts(sender, round)
+        heard = heard and (self._standing.counts(sender, round) or self._standing.has_asked(sender))
         return heard and at >= self._next_to_mix() and (*at, sender) not in self._inbox
 
     def _next_to_mix(self) -> tuple[int, int]:
@@ -412,10 +415,10 @@ class Gossip:
     # ---- Coming back
 
     def _join(self, peer: PeerId) -> list[Effect]:
-        if peer not in self.lost:
-            self._awaited.discard(peer)
-            return self._begin_when_all_are_known()
-        return self._ask(peer)
+        if peer in self.lost or peer in self._standing.closed:
+            return self._ask(peer)
+        self._awaited.discard(peer)
+        return self._begin_when_all_are_known()
 
     def _ask(self, peer: PeerId) -> list[Effect]:
         """Tell a peer that is there again the next round that has not begun."""
@@ -431,7 +434,7 @@ class Gossip:
         effects = [] if self._standing.has_asked(peer) else self._ask(peer)
         self._awaited.discard(peer)
         self._standing.agree(peer, round)
-        self._completed[peer] = max(-1, round - 2)
+        self._completed[peer] = max(self._completed[peer], round - 2)  # unless it has said more before
         if self.phase == "closing" and round > self.rounds:  # so is the other, and waits for a goodbye
             effects += self._say_goodbye([peer])
         effects += self._begin_when_all_are_known()
@@ -490,6 +493,7 @@ class Gossip:
 
     def _close(self) -> list[Effect]:
         self.phase = "closing"
+        self._unsent.clear()  # of a round deadline: who is too far behind hears a goodbye instead, and no more after it
         return self._say_goodbye(self.neighbours - self.lost.keys()) + self._finish_when_all_are_done()
 
     def _say_goodbye(self, peers: Iterable[PeerId]) -> list[Effect]:
@@ -506,7 +510,7 @@ class Gossip:
     def _stop(self) -> list[Effect]:
         if self.phase == "closing":  # its own rounds are complete: it stops waiting for the others
             self.phase = "done"
-            return [Finish("finished")]
+            return [*self._say_goodbye(self.alive - self._said_goodbye), Finish("finished")]
         self.phase = "done"
         return [*self._say_goodbye(self.neighbours - self.lost.keys()), Finish("interrupted")]
 

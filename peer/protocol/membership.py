@@ -3,6 +3,10 @@
 A neighbour once heard is dead when its connection broke and its address refuses new ones, or when it has been
 silent for `dead_s`. One never heard is awaited for `join_s`. One that is late with its work but sends heartbeats is
 alive. Before anybody is judged by a clock, the shell must have drained its sockets: `Tick` comes last.
+
+One that is dead or has left comes back by a greeting in a greater incarnation than the one known; whatever else it
+says is of an earlier life. Incarnations only grow. What is told of one neighbour are joins and losses in turn, but that
+one that left may join again without a loss in between, and one that never came is lost without having joined.
 """
 
 from collections.abc import Iterable
@@ -43,6 +47,7 @@ class _Seen:
     status: Status
     since_s: float  # in this status
     heard_s: float
+    incarnation: int = 0
 
 
 class Membership:
@@ -64,9 +69,11 @@ class Membership:
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         match event:
-            case Greeted(peer) | Received(peer):
+            case Greeted(peer, incarnation):
+                effects = self._greeted(peer, incarnation, now_s)
+            case Received(peer, message):
                 effects = self._heard(peer, now_s)
-                if isinstance(event, Received) and isinstance(event.message, Bye) and self._status(peer) != "dead":
+                if isinstance(message, Bye) and self._status(peer) != "dead":
                     self._move(peer, "left", now_s)
             case PeerLost(peer, reason):  # whoever started it says so
                 if self._status(peer) in ("awaited", "alive", "suspect"):
@@ -82,6 +89,10 @@ class Membership:
     def status(self, peer: PeerId) -> Status:
         """Return what is known of a neighbour. Raises KeyError for a stranger."""
         return self._seen[peer].status
+
+    def incarnation(self, peer: PeerId) -> int:
+        """Return the greatest in which the neighbour was greeted, 0 before that. Raises KeyError for a stranger."""
+        return self._seen[peer].incarnation
 
     def since_s(self, peer: PeerId) -> float:
         """Return since when the neighbour has had this status."""
@@ -100,6 +111,21 @@ class Membership:
     def _move(self, peer: PeerId, status: Status, now_s: float) -> None:
         if peer in self._seen:
             self._seen[peer].status, self._seen[peer].since_s = status, now_s
+
+    def _greeted(self, peer: PeerId, incarnation: int, now_s: float) -> list[Effect]:
+        seen = self._seen.get(peer)
+        if seen is None or incarnation < seen.incarnation:
+            return []
+        is_another = incarnation > seen.incarnation
+        seen.incarnation = incarnation
+        if not is_another or seen.status == "awaited":
+            return self._heard(peer, now_s)
+        was_there = seen.status in ("alive", "suspect")
+        seen.heard_s = now_s
+        self._move(peer, "alive", now_s)
+        self._heard_any = True
+        lost: list[Effect] = [Tell(PeerLost(peer, "came back in a new life"))] if was_there else []
+        return [*lost, Tell(PeerJoined(peer))]
 
     def _heard(self, peer: PeerId, now_s: float) -> list[Effect]:
         was = self._status(peer)

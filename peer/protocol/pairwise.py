@@ -48,7 +48,8 @@ from peer.protocol.messages import (
 class Pairwise(Independent):
     """One peer's half of averaging by pairs.
 
-    `partners(round)` are the neighbours in the order in which to try them in that local round.
+    `partners(round)` are the neighbours in the order in which to try them in that local round. Neighbours hear each
+    other; the weights of `around` are not used.
     """
 
     def __init__(

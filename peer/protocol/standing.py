@@ -46,9 +46,11 @@ class Standing:
         self._answered.discard(peer)
 
     def ask(self, peer: PeerId, round: int) -> None:
-        """The peer is there again and is told this round."""
+        """The peer is there again and is told this round; what was agreed with it in an earlier life is void."""
         self.lost.pop(peer, None)
         self.closed.discard(peer)
+        self._since.pop(peer, None)
+        self._answered.discard(peer)
         self._asked[peer] = round
 
     def agree(self, peer: PeerId, theirs: int) -> int:

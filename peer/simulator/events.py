@@ -257,7 +257,8 @@ class EventsEngine:
             del self._open[round]
             entries = self.watch.history.entries
             kept = {me: found for me, found in figures.items() if me in there}
-            if kept and not (entries and round <= entries[-1]["round"]):
+            is_cut_off = missing and self.ended.outcome == "finished"  # the run ends while others are still before it
+            if kept and not is_cut_off and not (entries and round <= entries[-1]["round"]):
                 self._add_entry(round, kept)
             self._release(round)
 
@@ -265,7 +266,9 @@ class EventsEngine:
         for me, (at, mixed) in list(self._held.items()):
             if at <= round:
                 del self._held[me]
-                if not self._is_over:
+                if self._is_over:  # the round is completed, and that is all
+                    self.clockwork.processes[me].core.handle(mixed, self.clockwork.now_s)
+                else:
                     self.clockwork.tell(me, mixed)
 
     # ---- Rounds of peers that do not wait

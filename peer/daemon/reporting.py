@@ -1,0 +1,93 @@
+"""What a node tells of itself, and whom: a parent process, or a person at a terminal."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from peer.errors import EarshotError
+from peer.learner import Evaluation
+from peer.protocol.messages import PeerId
+from peer.record import Staleness
+
+EventKind = Literal["joined", "near", "far", "lost", "refused"]
+Outcome = Literal["finished", "interrupted", "alone", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a peer is doing."""
+
+    round: int
+    phase: str
+    neighbours: int
+    waits_for: tuple[tuple[PeerId, float], ...]  # (peer, for how many seconds)
+    payload_bytes: int
+    wire_bytes: int
+    gradients: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """An evaluation, with the parameters that were evaluated, (d,)."""
+
+    evaluation: Evaluation
+    params: Tensor
+    payload_bytes: int
+
+
+@dataclass
+class NodeEnd:
+    """What one peer's run came to."""
+
+    outcome: Outcome
+    rounds: int
+    rounds_seconds: float
+    short_rounds: int
+    lost: dict[PeerId, str]
+    gradients: int
+    payload_bytes: int
+    wire_bytes: int
+    step: str
+    diverged_round: int | None = None
+    failure: EarshotError | None = None
+    tidy: bool = True  # whether the worker ended in time
+    staleness: Staleness = field(default_factory=Staleness)
+
+
+class Reporter(Protocol):
+    """Whoever wants to know how a peer is doing: a parent process, or a person at a terminal."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def figures(self, figures: Figures) -> None: ...
+
+    def alert(self, text: str, peer: PeerId | None) -> None: ...
+
+    def event(self, kind: EventKind, peer: PeerId | None, reason: str) -> None: ...
+
+    def diverged(self, round: int) -> bool:
+        """Take note; returns whether the node should wait for a stop instead of ending now."""
+        ...
+
+    def stop_is_wanted(self) -> bool: ...
+
+    def round_to_judge(self) -> int | None:
+        """After a stop: the round whose figures are wanted of whoever stands at its end."""
+        ...
+
+    def judges_anywhere(self) -> bool:
+        """After a stop: whether figures are wanted wherever a peer stands, called after `round_to_judge` if any."""
+        ...
+
+    def may_go_on(self, round: int) -> bool:
+        """Say whether a peer that has been judged after this round may begin the next one."""
+        ...
+
+    def figures_wanted(self, round: int) -> list[int]:
+        """Of a peer that waits for nobody and has done so many local rounds: after which rounds to judge it now."""
+        ...
+
+    def gone(self) -> list[PeerId]:
+        """Neighbours whose process is known to have ended, since the last call."""
+        ...
