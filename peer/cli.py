@@ -102,12 +102,23 @@ def explain(
 
 @app.command()
 def simulate(
-    exp: ExperimentFile,
+    exp: Annotated[
+        str | None, typer.Argument(metavar="EXP", help="The experiment file; - reads it from stdin.")
+    ] = None,
     sets: Overrides = None,
     engine: Annotated[
         Literal["rounds", "events"] | None,
         typer.Option(
-            help="rounds: W @ X, fast; events: the daemons' protocol. Left out: events where the file has [network]."
+            help="rounds: W @ X, fast; events: the daemons' protocol. Left out: events where the file asks for links, "
+            "speeds, faults or peers that do not wait."
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay",
+            metavar="RUN",
+            help="Do a run of daemons that waited for nobody again, from its folder; EXP is then its own, if left out.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -117,14 +128,19 @@ def simulate(
     quiet: Quiet = False,
 ) -> int:
     """Run all peers in this process."""
-    experiment = _load(exp, sets)
+    if exp is None and run is None:
+        raise ConfigError("", "simulate needs an experiment file, such as one that earshot new writes")
+    if run is not None and engine == "rounds":
+        raise ConfigError("--engine", "rounds has no messages, and a replay is of messages; leave it out")
+    experiment = _load(str(run / "experiment.toml") if exp is None and run is not None else str(exp), sets)
     from peer import ways
 
-    folder = Folder(out, no_folder)
-    chosen = engine or ways.engine_of(experiment)
-    return _run(
-        experiment, require, as_json, quiet, folder, lambda o: ways.simulate(experiment, chosen, o), SIMULATE_GRACE_S
-    )
+    def way(options: "Options") -> "Result":
+        if run is not None:
+            return ways.replay(experiment, run, options)
+        return ways.simulate(experiment, engine or ways.engine_of(experiment), options)
+
+    return _run(experiment, require, as_json, quiet, Folder(out, no_folder), way, SIMULATE_GRACE_S)
 
 
 @app.command()

@@ -23,6 +23,8 @@ from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
 from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
+from peer.simulator.replay import differing, left_by, notes_of
+from peer.simulator.replay import replay as again
 from peer.simulator.watching import Pace, Watch
 from peer.task.layout import Layout
 from peer.task.task import Task
@@ -111,6 +113,38 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
             ended = rounds.run(assembly, task, device, watch, options.stop, enough)
     finally:
         torch.set_num_threads(threads)
+    return _close(experiment, ended, began_s, folder)
+
+
+def replay(experiment: Experiment, run: Path, options: Options) -> Result:
+    """Do a run of daemons that waited for nobody again, from what they noted, and compare the parameters.
+
+    Raises ConfigError before anything is written.
+    """
+    began_s = monotonic()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(experiment.task.threads)
+    try:
+        assembly = assemble(experiment)
+        task = prepare_task(assembly)
+        notes_of(run, assembly.names)
+        folder = _open(options, experiment, assembly, task)
+        watch = Watch(
+            assembly,
+            on_entry=options.listener.entry,
+            on_metric=folder.metric if folder else lambda _: None,
+            on_model=_saver(folder, len(assembly.names)),
+        )
+        ended = again(assembly, task, run, watch, options.stop)
+    finally:
+        torch.set_num_threads(threads)
+    left = left_by(run, assembly.names)
+    others = differing(ended, left)
+    if others and ended.outcome == "finished":
+        names = ", ".join(assembly.names[i] for i in others)
+        ended.outcome, ended.why = "failed", f"{names} ended with other parameters than in {run}"
+    elif any(params is not None for params in left):
+        options.listener.note(f"the parameters are those of {run}, bit for bit")
     return _close(experiment, ended, began_s, folder)
 
 

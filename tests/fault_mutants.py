@@ -49,7 +49,7 @@ def older_over_newer() -> AbstractContextManager[Any]:
     right = Asynchronous._hear
 
     def hear(self: Asynchronous, sender: PeerId, message: Message, now_s: float) -> list[Effect]:
-        if isinstance(message, Data):
+        if isinstance(message, Data) and message.round < self._newest.get(sender, 0):
             self._heard[sender] = Heard(message.payload, self._mixes, now_s)
         return right(self, sender, message, now_s)
 

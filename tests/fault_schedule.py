@@ -34,6 +34,8 @@ class Links:
 class Schedule:
     """Peers, what they do, and what goes wrong.
 
+    What becomes of a message is drawn from `seed`. `membership`: whether the peers watch who is there; without faults
+    they need not.
     (u, v) in `arcs`: v hears u. In round r only every `turns`-th of them counts, from r on. Local steps of peer i take
     `steps_s[i]`, or, where `varies`, between once and twice that. `poisoned` learn what is not a number, (peer, round).
     """
@@ -49,6 +51,7 @@ class Schedule:
     round_deadline_s: float = 0.0
     max_staleness: int | None = None
     varies: bool = False
+    membership: bool = True
     links: Links = field(default_factory=Links)
     poisoned: tuple[tuple[int, int], ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -78,7 +81,7 @@ class Schedule:
         lines = [
             f"seed {self.seed}: {kind}, {self.peers} peers, {self.rounds} rounds",
             f"  arcs {' '.join(f'{a}>{b}' for a, b in self.arcs)}, turns={self.turns}",
-            f"  steps_s {self.steps_s}, varies={self.varies}",
+            f"  steps_s {self.steps_s}, varies={self.varies}, membership={self.membership}",
             f"  round_deadline_s={self.round_deadline_s}, max_staleness={self.max_staleness}",
             f"  {self.links}",
             *(f"  peer {peer} learns nonsense in round {round}" for peer, round in self.poisoned),
@@ -99,8 +102,9 @@ def _in_words(fault: Fault) -> str:
 def schedule_of(seed: int) -> Schedule:
     """Return the schedule of a seed; nine kinds of protocol take turns."""
     draw = Random(seed)
-    peers, rounds = draw.randint(2, 8), draw.choice([3, 6, 12, 25])
+    peers, rounds = draw.randint(2, 8), draw.choice([3, 8, 16, 32])
     slow = [draw.choice([1.0, 1.0, 1.0, 0.25, 4.0]) for _ in range(peers)]
+    faults = _faults(peers, rounds, draw)
     plain = Schedule(
         seed=seed,
         core="gossip",
@@ -110,7 +114,8 @@ def schedule_of(seed: int) -> Schedule:
         varies=draw.random() < 0.5,
         links=_links(draw),
         poisoned=((draw.randrange(peers), draw.randrange(rounds)),) if draw.random() < 0.15 else (),
-        faults=_faults(peers, rounds, draw),
+        faults=faults,
+        membership=bool(faults) or draw.random() < 0.5,
     )
     return _KINDS[seed % len(_KINDS)](plain, draw)
 
@@ -214,7 +219,10 @@ def _when(fault: Fault, rounds: int, draw: Random) -> Fault:
 def smaller(schedule: Schedule) -> Iterator[Schedule]:
     """Yield what is a little less than this schedule, the greatest savings first."""
     for peer in range(schedule.peers if schedule.peers > 2 else 0):
-        yield _without_peer(schedule, peer)
+        fewer = _without_peer(schedule, peer)
+        yield fewer
+        if schedule.links != Links():  # who moves up has other links, of which other things are drawn
+            yield from (replace(fewer, seed=seed) for seed in range(4))
     for i in range(len(schedule.faults)):
         yield replace(schedule, faults=schedule.faults[:i] + schedule.faults[i + 1 :])
     for fewer in (schedule.rounds // 2, schedule.rounds - 1):

@@ -319,34 +319,39 @@ def test_a_greeting_to_a_process_that_is_no_more_is_not_answered_with_a_welcome(
 def test_a_welcome_of_another_process_ends_the_life_at_hand(room: Room) -> None:
     b, router = room.side(B, A, listen=None), room.raw(zmq.ROUTER)
     router.bind(LOOPBACK)
-    endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-    b.links.dial(A, endpoint)
-    room.drive(lambda: router.poll(0))
-    route, *frames = router.recv_multipart()
-    assert header_of(frames) == Hello(1, 0, "anna", "", {})
+    proxy = room.proxy(router.getsockopt_string(zmq.LAST_ENDPOINT))
+    b.links.dial(A, proxy.endpoint)
+    heard: list[tuple[int, int, str]] = []
+
+    def greets_in(connection: int, incarnation: int) -> bytes:
+        """Wait for this Hello; returns its route."""
+        routes: list[bytes] = []
+
+        def is_there() -> bool:
+            while router.poll(0):
+                route, *frames = router.recv_multipart()
+                hello = header_of(frames)
+                if isinstance(hello, Hello) and (hello.connection, hello.incarnation) == (connection, incarnation):
+                    heard.append((hello.connection, hello.incarnation, hello.knows))
+                    routes.append(route)
+            return bool(routes)
+
+        room.drive(is_there)
+        return routes[0]
+
+    route = greets_in(1, 0)
     router.send_multipart([route, encode(Welcome(1, 0, greeting_of(A).to_wire()))])
     router.send_multipart([route, done(0, 1)])
     room.drive(lambda: b.messages(A))
-    router.close()
-    anew = room.raw(zmq.ROUTER)
-    anew.bind(endpoint)
-    room.drive(lambda: anew.poll(0))
-    route, *frames = anew.recv_multipart()
-    hello = header_of(frames)
-    assert isinstance(hello, Hello)
-    assert (hello.incarnation, hello.knows) == (0, "session of anna")
-    anew.send_multipart([route, encode(Welcome(hello.connection, 0, greeting_of(A, session="another").to_wire()))])
-    room.drive(lambda: Severed(A, "its process was started anew") in b.events)
-    numbers: list[int] = []
-
-    def greets_again() -> bool:
-        while anew.poll(0):
-            header = header_of(anew.recv_multipart()[1:])
-            numbers.extend([header.incarnation] if isinstance(header, Hello) else [])
-        return 1 in numbers
-
-    room.drive(greets_again)
-    assert not b.greeted(A, 1)
+    proxy.cut()
+    route = greets_in(2, 0)
+    router.send_multipart([route, encode(Welcome(2, 0, greeting_of(A, session="another").to_wire()))])
+    room.drive(lambda: b.severed())
+    greets_in(2, 1)
+    assert b.severed() == [Severed(A, "its process was started anew")]
+    assert {knows for connection, _, knows in heard if connection == 1} == {""}
+    assert {knows for *number, knows in heard if number == [2, 0]} == {"session of anna"}
+    assert {knows for *number, knows in heard if number == [2, 1]} == {""}
 
 
 def test_a_greeting_that_is_read_late_does_not_take_the_connection_over(room: Room) -> None:

@@ -289,7 +289,8 @@ class Host:
         away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
         for round in sorted(self._open):
             figures = {i: f for i, f in self._open[round].items() if i not in away}
-            missing = {i for i, p in enumerate(self.peers) if i not in figures and i not in away and p.round < round}
+            behind = {i for i, p in enumerate(self.peers) if round == 0 or p.round < round}  # not beyond, unjudged
+            missing = behind - figures.keys() - away
             if missing and not final:
                 return
             del self._open[round]

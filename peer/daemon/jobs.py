@@ -53,7 +53,7 @@ class Jobs:
 
     def train(self, round: int, stop: Callable[[], bool]) -> Done:
         """Do the local steps of a round and take in what they found."""
-        return Done(Trained(round, _packed(self.learner.train(round, stop))))
+        return Done(Trained(round, _packed(self.learner.train(round, stop))), changed_state=True)
 
     def practise(self, round: int, stop: Callable[[], bool]) -> Done:
         """Do the local steps that have begun, and leave the state alone."""

@@ -2,9 +2,10 @@
 
 Every entry is a small table. `did` is one of
 
-    train   local steps of `round` begin, from the parameters as they are
+    train   local steps of `round` begin, from the parameters as they are; where no `learn` follows, they end there, too
     learn   what they have found is taken in
-    say     `what` (data, propose, accept, model) of that `number` goes `to` a peer, with the parameters as they are
+    say     `what` (data, propose, accept, model) of that `number` goes `to` a peer: data as they were when the round of
+            that number had been trained, all else with the parameters as they are
     mix     the terms [weight, sender, what, number, life] are mixed; what, number and life are null for the own one
     adopt   parameters said by `of` are taken over, or where that is null the own ones of the last round
 
@@ -29,6 +30,7 @@ from peer.protocol.messages import (
     Propose,
     Received,
     Term,
+    Train,
 )
 
 Entry = dict[str, Any]
@@ -66,12 +68,15 @@ class Journal:
             life = self._lives.get(to, 0)
             self.write({"did": "say", "to": self.name_of(to), "what": what, "number": number, "life": life})
 
-    def trains(self, round: int) -> None:
-        self.write({"did": "train", "round": round})
+    def begins(self, train: Train) -> None:
+        """Local steps begin now, from the state as it is, and what they find is learned later."""
+        self.write({"did": "train", "round": train.round})
 
-    def plans(self, effect: Mix | Learn | Adopt) -> None:
+    def plans(self, effect: Train | Mix | Learn | Adopt) -> None:
         """The state is to be changed so: note by what, as long as it is known."""
         match effect:
+            case Train(round):
+                self._planned.append({"did": "train", "round": round})
             case Learn(round):
                 self._planned.append({"did": "learn", "round": round})
             case Mix(round):

@@ -139,6 +139,8 @@ class Node:
             self._carry_out(self.core.handle(event, now_s), now_s)
 
     def _take_result(self, result: Done | EarshotError, now_s: float) -> None:
+        if isinstance(result, Done):
+            self._note(result)
         if self._outcome is not None:
             return
         if isinstance(result, EarshotError):
@@ -146,7 +148,6 @@ class Node:
             self._carry_out(self.core.handle(Command("stop"), now_s), now_s)
             self._outcome = "failed"
             return
-        self._note(result)
         self._evaluations_s += result.evaluation_s
         if result.alert:
             self.reporter.alert(result.alert, None)
@@ -193,9 +194,9 @@ class Node:
                     continue  # the run is over
                 case Mix() | Learn() | Adopt():
                     self._change(effect)
-                case Train(round):
+                case Train():
                     self._began_s = self._began_s or now_s
-                    self._train(round)
+                    self._train(effect)
                 case Copy():
                     self._worker.submit(partial(self.jobs.copy, effect))
                 case Forget():
@@ -205,7 +206,7 @@ class Node:
                         self.journal.sent(to, message)
                     self.links.send(to, message)
                 case Tell(event):
-                    if isinstance(event, PeerLost):
+                    if isinstance(event, PeerLost) and self.membership.status(event.peer) == "dead":
                         self.links.turn_away(event.peer, event.reason)
                     if isinstance(event, PeerJoined):
                         self.reporter.event("joined", event.peer, "")
@@ -215,14 +216,16 @@ class Node:
                 case Finish(outcome):
                     self._outcome = self._outcome or outcome
 
-    def _train(self, round: int) -> None:
-        if self.journal is not None:
-            self.journal.trains(round)
+    def _train(self, train: Train) -> None:
         if self._trainer is None:
-            self._worker.submit(partial(self.jobs.train, round, self._worker.is_stopping))
-        else:
-            self.jobs.learner.begin(round)  # here: from the state as it is, before it is mixed again
-            self._trainer.submit(partial(self.jobs.practise, round, self._trainer.is_stopping))
+            if self.journal is not None:
+                self.journal.plans(train)
+            self._worker.submit(partial(self.jobs.train, train.round, self._worker.is_stopping))
+            return
+        if self.journal is not None:
+            self.journal.begins(train)
+        self.jobs.learner.begin(train.round)  # here: from the state as it is, before it is mixed again
+        self._trainer.submit(partial(self.jobs.practise, train.round, self._trainer.is_stopping))
 
     def _change(self, effect: Mix | Learn | Adopt) -> None:
         """Have the state changed by the worker, one change after the other."""

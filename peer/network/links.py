@@ -236,14 +236,6 @@ class Links:
         line.route, link.connection = route, hello.connection
         yield from link.open(theirs)
 
-    def _heeded(self, link: Link, events: Iterator[LinkEvent]) -> Iterator[LinkEvent]:
-        """Pass on what a link tells, and each alert once."""
-        for event in events:
-            if isinstance(event, Alert):
-                yield from self._once(link.name, event.text, refusal=event.refusal)
-            else:
-                yield event
-
     # ---- Frames out
 
     def _transmit(self, peer: PeerId, header: Header, body: memoryview | None = None) -> bool:
@@ -293,6 +285,16 @@ class Links:
         self._router = router
         self.endpoint = router.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")  # type: ignore[union-attr]
         self._poller.register(router, zmq.POLLIN)
+
+    # ---- What is told
+
+    def _heeded(self, link: Link, events: Iterator[LinkEvent]) -> Iterator[LinkEvent]:
+        """Pass on what a link tells, and each alert once."""
+        for event in events:
+            if isinstance(event, Alert):
+                yield from self._once(link.name, event.text, refusal=event.refusal)
+            else:
+                yield event
 
     def _once(self, about: str, text: str, *, refusal: bool = False) -> Iterator[LinkEvent]:
         """Say this once, and not too much about one neighbour, by name, or about strangers: ""."""

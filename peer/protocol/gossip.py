@@ -151,7 +151,7 @@ class Gossip:
                 return self._offer(payload)
             case Mixed():
                 return self._mixed(event)
-            case Copied(to, payload) if to in self.alive:
+            case Copied(to, payload) if to in self.alive - self._said_goodbye:
                 return [Send(to, Model(self.round, payload))]
             case Adopted():
                 return self._adopted()
@@ -327,8 +327,8 @@ class Gossip:
         match message:
             case Resume(round):
                 return self._resume(sender, round)
-            case Fetch():
-                return [Copy(sender)]
+            case Fetch():  # nothing follows a goodbye
+                return [] if sender in self._said_goodbye else [Copy(sender)]
             case Model(_, payload):
                 return self._adopt(sender, payload)
             case Skip(round) if self.look_again == 1 or not self._may_part:
@@ -352,11 +352,11 @@ class Gossip:
     def _is_wanted(self, sender: PeerId, round: int, exchange: int) -> bool:
         """Say whether a message will be mixed: so nothing is stashed that nobody takes out again.
 
-        It may overtake the `Resume` of its sender, who has heard what it was asked, or would not send it.
+        It may overtake the `Resume` of its sender, who has heard that of this peer, or would not send it.
         """
         at = (round, exchange)
         heard = sender in self.around(round).weights and exchange < self.exchanges
-        heard = heard and (self._standing.counts(sender, round) or self._standing.has_asked(sender))
+        heard = heard and self._standing.may_count(sender, round)
         return heard and at >= self._next_to_mix() and (*at, sender) not in self._inbox
 
     def _next_to_mix(self) -> tuple[int, int]:
@@ -381,12 +381,16 @@ class Gossip:
             return self._lose(peer, f"left after round {rounds}")
         if self._owes(peer):
             return self._lose(peer, f"said goodbye with messages missing, in round {self.round}")
-        effects = self._note_completed(peer, rounds - 1)
-        self._standing.closed.add(peer)
+        if self._standing.has_asked(peer):  # it did not know that this one did not count it in
+            self._drop(peer)
+        self._standing.close(peer)
+        effects = self._begin_when_all_are_known() + self._note_completed(peer, rounds - 1)
         if self.phase == "closing" and peer not in self._said_goodbye:  # it came back when this one was done
             effects += self._say_goodbye([peer])
         if self.round_deadline_s:
             effects += self._mix_when_all_are_heard()
+        if peer == self._source:
+            effects += self._fetch()
         return effects + self._finish_when_all_are_done()
 
     def _owes(self, peer: PeerId) -> bool:
@@ -408,7 +412,7 @@ class Gossip:
         effects += self._begin_when_all_are_known()
         effects += self._mix_when_all_are_heard()
         effects += self._go_on_when_all_is_sent()
-        if self.phase == "fetching":
+        if peer == self._source:
             effects += self._fetch()
         return effects + self._finish_when_all_are_done()
 
@@ -429,11 +433,12 @@ class Gossip:
 
     def _resume(self, peer: PeerId, round: int) -> list[Effect]:
         """A peer counts on this one again. If that is news, it had lost it before this one was there."""
-        if self._standing.has_answered(peer):
+        if self._standing.has_answered(peer) or peer in self._said_goodbye:
             return []
         effects = [] if self._standing.has_asked(peer) else self._ask(peer)
         self._awaited.discard(peer)
-        self._standing.agree(peer, round)
+        since = self._standing.agree(peer, round)
+        self._drop(peer, since)
         self._completed[peer] = max(self._completed[peer], round - 2)  # unless it has said more before
         if self.phase == "closing" and round > self.rounds:  # so is the other, and waits for a goodbye
             effects += self._say_goodbye([peer])
@@ -450,7 +455,11 @@ class Gossip:
         self._completed[peer] = -1
         self._unsent.pop(peer, None)
         self._away_until.pop(peer, None)
-        self._inbox = {key: payload for key, payload in self._inbox.items() if key[2] != peer}
+        self._drop(peer)
+
+    def _drop(self, peer: PeerId, before: float = inf) -> None:
+        """What the peer said of rounds before this one is not mixed."""
+        self._inbox = {key: what for key, what in self._inbox.items() if key[2] != peer or key[0] >= before}
 
     def _catch_up(self) -> list[Effect]:
         """Go on where the others are, if all that are there have left this peer behind."""

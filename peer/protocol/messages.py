@@ -272,18 +272,7 @@ class Severed:
 
 
 Event = (
-    Received
-    | Trained
-    | Mixed
-    | Learned
-    | Copied
-    | Adopted
-    | Tick
-    | Command
-    | PeerJoined
-    | PeerLost
-    | Greeted
-    | Severed
+    Received | Trained | Mixed | Learned | Copied | Adopted | Tick | Command | PeerJoined | PeerLost | Greeted | Severed
 )
 
 

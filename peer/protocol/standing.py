@@ -32,6 +32,10 @@ class Standing:
         """Say whether a neighbour takes part in a round."""
         return peer not in self.lost and peer not in self._asked and round >= self._since.get(peer, 0)
 
+    def may_count(self, peer: PeerId, round: int) -> bool:
+        """Say whether a neighbour takes part in a round, or may do so for all that is known before it has answered."""
+        return self.counts(peer, round) or round >= self._asked.get(peer, inf)
+
     def counting(self, peers: Iterable[PeerId], round: int) -> set[PeerId]:
         """Return those of the peers that take part in a round."""
         taking_part = self.neighbours.intersection(peers)
@@ -44,6 +48,11 @@ class Standing:
         self._since.pop(peer, None)
         self._asked.pop(peer, None)
         self._answered.discard(peer)
+
+    def close(self, peer: PeerId) -> None:
+        """The peer is done, and answers nothing any more."""
+        self.closed.add(peer)
+        self._asked.pop(peer, None)
 
     def ask(self, peer: PeerId, round: int) -> None:
         """The peer is there again and is told this round; what was agreed with it in an earlier life is void."""

@@ -1,0 +1,215 @@
+"""A run of peers that waited for nobody, done again from what each noted of it: the same parameters, bit for bit.
+
+Each peer's notes are in the order in which its own parameters changed; `peer.daemon.journal` says what stands in them.
+Between two peers the only order is that something must have been said before it is mixed. So each peer is taken as far
+as what it needs has been said, then the next one, until all are at their end.
+"""
+
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from peer.algorithms.algorithm import Message
+from peer.assembly import Assembly, exchange_of, learner_of
+from peer.errors import ConfigError
+from peer.history import Figures, peer_score
+from peer.learner import Learner, Said
+from peer.protocol.messages import PeerId, Shares
+from peer.record import Ended
+from peer.simulator.watching import Watch
+from peer.task.task import Task
+
+KEY = "--replay"
+
+Note = dict[str, Any]
+Label = tuple[str, str, str, int, int]
+"""Who said it, to whom, what it was, its number, and the life of the two in which it was said."""
+
+
+class Replay:
+    """The peers of a run, and what each has still to do again."""
+
+    def __init__(self, assembly: Assembly, task: Task, run: Path) -> None:
+        device = torch.device("cpu")
+        trainer, shards, test = task.trainer(device), task.shards(device), task.test_rows(device)
+        self._names = assembly.names
+        self._learns_apart = assembly.experiment.algorithm.name == "adpsgd"
+        self._notes = notes_of(run, assembly.names)
+        self._wanted = Counter(label for me, notes in self._notes.items() for n in notes for label in labels(me, n))
+        self._said: dict[Label, Message] = {}
+        self._trained: dict[str, tuple[int, Message]] = {}  # each one's last round, and what there was to say of it
+        self.step = trainer.step
+        self.learners: dict[str, Learner] = {}
+        for i, name in enumerate(assembly.names):
+            around = exchange_of(assembly, i, endless=True).around
+            self.learners[name] = learner_of(assembly, task, i, trainer, task.start(i), shards[i], test, around)
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Do everything again. Raises ConfigError where something that was mixed was never said."""
+        moved = True
+        while moved:
+            moved = False
+            for me, notes in self._notes.items():
+                while notes and self._is_ready(me, notes[0]) and not stop():
+                    self._do(me, notes.popleft())
+                    moved = True
+        if not stop():
+            self._check_end()
+        for learner in self.learners.values():
+            learner.drop_unfinished()
+
+    def _is_ready(self, me: str, note: Note) -> bool:
+        return all(label in self._said for label in labels(me, note))
+
+    def _do(self, me: str, note: Note) -> None:
+        learner = self.learners[me]
+        match note["did"]:
+            case "train" if self._learns_apart:
+                learner.begin(note["round"])
+            case "train":
+                self._trained[me] = note["round"], _whole(learner.train(note["round"]))
+            case "learn":
+                learner.practise()
+                learner.learn()
+                learner.settle()
+            case "say":
+                label = (me, note["to"], note["what"], note["number"], note["life"])
+                if self._wanted[label]:
+                    self._said[label] = self._what_is_said(me, note)
+            case "mix":
+                learner.mix(0, [self._term(me, term) for term in note["terms"]])
+            case "adopt":
+                of = note["of"]
+                learner.adopt(None if of is None else self._take((of[0], me, *of[1:])))
+
+    def _what_is_said(self, me: str, note: Note) -> Message:
+        if note["what"] == "model":
+            return self.learners[me].copy()
+        if note["what"] == "data":  # it may have waited for the listener: since then the state was mixed
+            round, message = self._trained[me]
+            assert round == note["number"], "a newer message takes the place of one that waits"
+            return message
+        return _whole(self.learners[me].say())
+
+    def _term(self, me: str, term: list[Any]) -> Said:
+        weight, sender, *label = term
+        own = sender == me
+        message = _whole(self.learners[me].say()) if own else self._take((sender, me, *label))
+        return Said(weight, self._names.index(sender), message)
+
+    def _take(self, label: Label) -> Message:
+        message = self._said[label]
+        self._wanted[label] -= 1
+        if not self._wanted[label]:
+            del self._said[label]
+        return message
+
+    def _check_end(self) -> None:
+        for me, notes in self._notes.items():
+            for label in labels(me, notes[0]) if notes else ():
+                if label not in self._said:
+                    sender, _, what, number, _ = label
+                    raise ConfigError(KEY, f"{me} mixed {what} {number} of {sender}, who has no note of saying it")
+
+
+def replay(assembly: Assembly, task: Task, run: Path, watch: Watch, stop: Callable[[], bool]) -> Ended:
+    """Do a run of daemons again and compare what comes of it with what they left. Raises ConfigError."""
+    again = Replay(assembly, task, run)
+    n = len(assembly.names)
+    ended = Ended("events", again.step, n)
+    watch.history.gossiped = assembly.shared_columns(task.layout)
+    _judge(watch, again, 0)
+    again.run(stop)
+    if stop():
+        ended.outcome = "interrupted"
+    ended.gradients = sum(learner.gradients for learner in again.learners.values())
+    ended.rounds = ended.gradients // (n * assembly.experiment.task.local_steps)
+    if ended.rounds:
+        _judge(watch, again, ended.rounds)
+    ended.history = watch.history.entries
+    ended.params = [learner.params().numpy() for learner in again.learners.values()]
+    if watch.on_model is not None:
+        for name, learner in again.learners.items():
+            watch.on_model(name, learner.tensors())
+    return ended
+
+
+def notes_of(run: Path, names: tuple[str, ...]) -> dict[str, deque[Note]]:
+    """Read each peer's notes from a run folder. Raises ConfigError where there are none, or not those of this run."""
+    notes: dict[str, deque[Note]] = defaultdict(deque)
+    path = run / "events.jsonl"
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                _add(notes, line, names, f"{path}, line {number}")
+    except OSError as error:
+        raise ConfigError(KEY, f"cannot read {path}: {error.strerror}") from error
+    if not notes:
+        raise ConfigError(
+            KEY,
+            f"{path} has no mixes: only daemons that wait for nobody note them. A synchronous run needs none; "
+            "simulate --engine events comes to the same parameters",
+        )
+    return {name: notes[name] for name in names}
+
+
+def _add(notes: dict[str, deque[Note]], line: str, names: tuple[str, ...], where: str) -> None:
+    try:
+        note = json.loads(line)
+        if note["event"] == "did":
+            if note["peer"] not in names:
+                raise ConfigError(KEY, f"{where}: {note['peer']} is not a peer of this experiment")
+            notes[note["peer"]].append(note)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(KEY, f"{where}: not a line of a run's events") from error
+
+
+def labels(me: str, note: Note) -> list[Label]:
+    """Return what a peer must have been told for what it did."""
+    match note["did"]:
+        case "mix":
+            return [(sender, me, *label) for _, sender, *label in note["terms"] if sender != me]
+        case "adopt" if note["of"] is not None:
+            sender, *label = note["of"]
+            return [(sender, me, *label)]
+    return []
+
+
+def left_by(run: Path, names: tuple[str, ...]) -> list[NDArray[np.float64] | None]:
+    """Return the parameters that the daemons of a run ended with, where its summary has them."""
+    path = run / "summary.json"
+    if not path.exists():
+        return [None] * len(names)
+    params = json.loads(path.read_text(encoding="utf-8")).get("params") or [None] * len(names)
+    return [None if x is None else np.array([np.nan if v is None else v for v in x]) for x in params]
+
+
+def differing(found: Ended, left: list[NDArray[np.float64] | None]) -> list[PeerId]:
+    """Return the peers whose parameters are not those that their daemons ended with."""
+    pairs = zip(found.params or [], left, strict=True)
+    return [
+        i
+        for i, (ours, theirs) in enumerate(pairs)
+        if theirs is not None
+        and ours is not None
+        and not np.array_equal(ours.astype(np.float64), theirs, equal_nan=True)
+    ]
+
+
+def _judge(watch: Watch, again: Replay, round: int) -> None:
+    figures = {
+        i: Figures(peer_score(learner.evaluate(round)), learner.params().numpy().copy())
+        for i, learner in enumerate(again.learners.values())
+    }
+    watch.evaluated(round, figures, 0)
+
+
+def _whole(message: Message | Shares) -> Message:
+    assert not isinstance(message, Shares), "peers that wait for nobody say the same to all"
+    return message
