@@ -3,7 +3,8 @@
     python bench/proxy.py --mbps 20 --latency-ms 10 7001:8001 7002:8002
 
 What comes in at port 7001 of the loopback goes on to 8001, and back. The first line on stdout, "ready", says that all
-ports are open; the proxy ends with the process that started it. What is read is cut into pieces, and each has its time:
+ports are open. A line on stdin such as "100 10" gives every connection another rate and delay, and is answered by one
+more "ready"; the proxy ends with its stdin. What is read is cut into pieces, and each has its time:
 
     departs  = max(now, when the piece before it departed) + bytes * 8 / rate
     arrives  = departs + latency
@@ -13,8 +14,8 @@ So a piece that is handed on late delays no other, and the rate is kept however 
 """
 
 import argparse
-import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from math import inf
 from selectors import EVENT_READ, EVENT_WRITE, SelectSelector
 from time import monotonic
+from typing import TextIO
 
 PIECE_S = 0.002
 """A piece keeps the line busy for no longer than that, so nothing waits much longer than on a line of single bytes."""
@@ -38,10 +40,10 @@ BUFFER_BYTES = 256 * 1024
 
 @dataclass
 class Lane:
-    """One direction of one connection. `bytes_per_s` is 0 for no limit. Takes the time as an argument."""
+    """One direction of one connection. `mbps` is in 10^6 bits a second, 0 for no limit."""
 
-    bytes_per_s: float
-    latency_s: float
+    mbps: float
+    latency_ms: float
     bound_bytes: int = BOUND_BYTES
     held_bytes: int = 0
     _free_s: float = -inf  # when the last piece departs
@@ -50,8 +52,8 @@ class Lane:
     @property
     def takes_bytes(self) -> int:
         """How long the next piece may be; 0 while too much is under way."""
-        longest = int(self.bytes_per_s * PIECE_S) or PIECE_BYTES
-        return min(longest, PIECE_BYTES, max(0, self.bound_bytes - self.held_bytes))
+        longest = min(PIECE_BYTES, max(1, int(self.mbps * 1e6 / 8 * PIECE_S))) if self.mbps else PIECE_BYTES
+        return min(longest, max(0, self.bound_bytes - self.held_bytes))
 
     @property
     def due_s(self) -> float:
@@ -60,9 +62,9 @@ class Lane:
 
     def put(self, piece: bytes, now_s: float) -> None:
         """Send a piece on its way."""
-        takes_s = len(piece) / self.bytes_per_s if self.bytes_per_s else 0.0
+        takes_s = len(piece) * 8 / (self.mbps * 1e6) if self.mbps else 0.0
         self._free_s = max(now_s, self._free_s) + takes_s
-        self._pieces.append((self._free_s + self.latency_s, memoryview(piece)))
+        self._pieces.append((self._free_s + self.latency_ms / 1000, memoryview(piece)))
         self.held_bytes += len(piece)
 
     def arrived(self, now_s: float) -> memoryview | None:
@@ -119,13 +121,18 @@ class Proxy:
         ports: Sequence[tuple[int, int]],
         mbps: float,
         latency_ms: float,
+        orders: TextIO | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.flows: list[Flow] = []
-        self._bytes_per_s = mbps * 1e6 / 8
-        self._latency_s = latency_ms / 1000
+        self.is_over = False
+        self._mbps = mbps
+        self._latency_ms = latency_ms
         self._clock = clock
         self._selector = SelectSelector()  # the only one that waits for less than a millisecond
+        self._orders = orders
+        if orders is not None:
+            self._selector.register(orders, EVENT_READ)
         self._targets: dict[socket.socket, int] = {}
         for port, target in ports:
             listener = socket.create_server(("127.0.0.1", port))
@@ -144,6 +151,9 @@ class Proxy:
         due_s = min((flow.lane.due_s for flow in self.flows if not flow.blocked), default=inf)
         self._choose()
         for key, events in self._selector.select(max(0.0, min(most_s, due_s - self._clock()))):
+            if key.fileobj is self._orders:
+                self._obey(self._orders.readline())
+                continue
             assert isinstance(key.fileobj, socket.socket)
             if key.fileobj in self._targets:
                 self._accept(key.fileobj)
@@ -160,12 +170,26 @@ class Proxy:
             if all(other.closed for other in self.flows if other.source is flow.sink):
                 self._drop(flow)
 
+    def become(self, mbps: float, latency_ms: float) -> None:
+        """Treat what is read from now on like this."""
+        self._mbps, self._latency_ms = mbps, latency_ms
+        for flow in self.flows:
+            flow.lane.mbps, flow.lane.latency_ms = mbps, latency_ms
+
     def close(self) -> None:
         while self.flows:
             self._drop(self.flows[0])
         for listener in self._targets:
             listener.close()
         self._selector.close()
+
+    def _obey(self, line: str) -> None:
+        if not line:
+            self.is_over = True
+            return
+        mbps, latency_ms = line.split()
+        self.become(float(mbps), float(latency_ms))
+        print("ready", flush=True)
 
     def _choose(self) -> None:
         """Wait for sources where there is room, and for sinks that are full."""
@@ -198,7 +222,7 @@ class Proxy:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             end.setblocking(False)
         self.flows += [
-            Flow(source, sink, Lane(self._bytes_per_s, self._latency_s)) for source, sink in ((near, far), (far, near))
+            Flow(source, sink, Lane(self._mbps, self._latency_ms)) for source, sink in ((near, far), (far, near))
         ]
 
     def _guarded(self, flow: Flow, act: Callable[[float], None]) -> None:
@@ -226,11 +250,11 @@ def main() -> None:
     parser.add_argument("ports", nargs="+", metavar="LISTEN:TARGET")
     options = parser.parse_args()
     pairs = [(int(listen), int(target)) for listen, _, target in (text.partition(":") for text in options.ports)]
-    proxy = Proxy(pairs, options.mbps, options.latency_ms)
-    parent = os.getppid()
+    proxy = Proxy(pairs, options.mbps, options.latency_ms, sys.stdin)
     print("ready", flush=True)
-    while os.getppid() == parent:
+    while not proxy.is_over:
         proxy.turn(1.0)
+    proxy.close()
 
 
 if __name__ == "__main__":

@@ -42,8 +42,11 @@ class History:
     def add(self, round: int, figures: Mapping[PeerId, Figures], at: Row | None = None) -> Divergence | None:
         """Take in the figures of the peers that are there; returns where they have left all bounds, if they have.
 
-        `at` goes into the entry as it is: when that was, and what it had cost until then.
+        `at` goes into the entry as it is: when that was, and what it had cost until then. Where the round has an entry
+        already, this one is later, and takes its place.
         """
+        if self.entries and self.entries[-1]["round"] == round:
+            self.entries.pop()
         peers = sorted(figures)
         scores = [figures[peer].score for peer in peers]
         params = np.stack([figures[peer].params for peer in peers])

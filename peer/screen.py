@@ -16,11 +16,15 @@ from peer.daemon.host import PeerView
 from peer.daemon.reporting import Progress
 from peer.experiment import Experiment
 from peer.record import Row
+from peer.simulator.watching import Pace
 from peer.task.layout import Layout
 from peer.ways import Listener
 
 SHOWN_PEERS = 24
 SAY_EVERY_S = 5.0
+SHOWN_MEMORY_BYTES = 100_000_000
+"""Less than so much is not worth a word."""
+
 ENDS = {"finished": "done", "interrupted": "stopped", "diverged": "diverged", "failed": "failed", "alone": "alone"}
 
 
@@ -39,7 +43,7 @@ class Screen:
     def listener(self) -> Listener:
         if self.quiet:
             return Listener()
-        return Listener(self._begins, self._entry, self._note, self._peers, self._progress)
+        return Listener(self._begins, self._entry, self._note, self._peers, self._progress, self._pace, self._memory)
 
     def __enter__(self) -> "Screen":
         if not self.quiet and self.console.is_terminal:
@@ -69,6 +73,23 @@ class Screen:
             self._note(_entry_line(entry, self.experiment.rounds))
         else:
             self._live.update(Text(_entry_line(entry, self.experiment.rounds)), refresh=True)
+
+    def _memory(self, needed: int, available: int | None) -> None:
+        if needed < SHOWN_MEMORY_BYTES:
+            return
+        self._note(f"memory: about {human_bytes(needed)} for the peers")
+        if available is not None and needed > available:
+            self._note(f"warning: only {human_bytes(available)} of memory are free; fewer peers would fit")
+
+    def _pace(self, pace: Pace) -> None:
+        now_s = monotonic()
+        line = _pace_line(pace, self.experiment.rounds)
+        if self._live is not None:
+            last = [Text(_entry_line(self._last, self.experiment.rounds))] if self._last else []
+            self._live.update(Group(*last, Text(line)), refresh=True)
+        elif now_s - self._said_s >= SAY_EVERY_S:
+            self._said_s = now_s
+            self._note(line)
 
     def _peers(self, peers: Sequence[PeerView]) -> None:
         now_s = monotonic()
@@ -104,6 +125,18 @@ def _entry_line(entry: Row, rounds: int) -> str:
     for name in ("consensus_distance", "neighbour_distance"):
         if entry.get(name) is not None:
             parts.append(f"{name.replace('_', ' ')} {entry[name]:.4g}")
+    return "  ".join(parts)
+
+
+def _pace_line(pace: Pace, rounds: int) -> str:
+    parts = [f"in round {pace.round}" + (f" of {rounds}" if rounds else "")]
+    if pace.simulated_seconds is not None:
+        parts.append(f"{pace.simulated_seconds:.1f} simulated s")
+    if pace.events is not None:
+        parts.append(f"{pace.events:,} events, {pace.events / max(pace.seconds, 1e-9):,.0f} a second")
+    if pace.share:
+        left_s = pace.seconds * (1 - pace.share) / pace.share
+        parts.append(f"about {timedelta(seconds=round(max(0.0, left_s)))} left")
     return "  ".join(parts)
 
 

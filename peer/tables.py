@@ -171,6 +171,13 @@ def summary_text(summary: Row) -> str:
         if s.get(name) is not None:
             table.add_row(name.replace("_", " "), f"{s[name]:.6g}")
     table.add_row("sent", human_bytes(s["payload_bytes_sent"]))
+    if s.get("staleness"):
+        old = s["staleness"]
+        table.add_row("staleness", f"{old['mean']:.3g} rounds on average, {old['max']} at most")
+    if s["simulated_seconds"] is not None:
+        table.add_row("simulated", f"{s['simulated_seconds']:.6g} s")
+    if s.get("events"):
+        table.add_row("events", f"{s['events']:,}, {s['events'] / max(s['rounds_seconds'], 1e-9):,.0f} a second")
     if s["lost"]:
         table.add_row("lost", ", ".join(s["lost"]))
     if s["short_rounds"]:

@@ -23,6 +23,7 @@ from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
 from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
+from peer.simulator.footprint import available_bytes, memory_bytes
 from peer.simulator.replay import differing, left_by, notes_of
 from peer.simulator.replay import replay as again
 from peer.simulator.watching import Pace, Watch
@@ -45,6 +46,7 @@ class Listener:
     peers: Callable[[Sequence[host.PeerView]], None] = lambda _: None
     progress: Callable[[Progress, Assembly], None] = lambda _progress, _assembly: None
     pace: Callable[[Pace], None] = lambda _: None
+    memory: Callable[[int, int | None], None] = lambda _needed, _available: None
 
 
 @dataclass
@@ -98,6 +100,7 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
         if engine == "events":
             _ask_for_all_rounds(assembly)
         folder = _open(options, experiment, assembly, task)
+        options.listener.memory(memory_bytes(assembly, task, engine), available_bytes())
         watch = Watch(
             assembly,
             on_entry=options.listener.entry,

@@ -63,18 +63,18 @@ class WatchedGossip(Watched):
                 self._asked[effect.to] = effect.message.round
             if isinstance(effect, Train):
                 self._check_left_behind(effect.round, now_s)
-        self._check_deadline(now_s)
+        self._check_deadline(effects, now_s)
         super().look_at(event, effects, now_s)
 
     def _is_at_hand(self, message: Any) -> bool:
         at = (message.round, message.exchange) if isinstance(message, Data) else None
         return at == (self.core.round, self.core.exchange)
 
-    def _check_deadline(self, now_s: float) -> None:
+    def _check_deadline(self, effects: list[Effect], now_s: float) -> None:
         deadline_s = self.core.round_deadline_s
         was_stopped = self.bed.stopped_s.get(self.me, -inf) >= self.spoke_s
-        is_waiting = deadline_s and self.core.phase == "gathering" and not was_stopped
-        if is_waiting and now_s > self.spoke_s + deadline_s + 1e-9:
+        has_waited = self.core.phase == "gathering" or any(isinstance(effect, Mix) for effect in effects)
+        if deadline_s and has_waited and not was_stopped and now_s > self.spoke_s + deadline_s + 1e-9:
             text = f"{self.where(now_s)} has waited for {self.waits_for()} since {self.spoke_s:.3f} s"
             raise Broken("rounds close by their deadline", text)
 

@@ -63,6 +63,7 @@ class Bed:
         self.schedule = schedule
         self.lives: Counter[PeerId] = Counter()
         self.lost_any = False
+        self.mishaps = 0
         self.stopped_s: dict[PeerId, float] = {}
         self.trouble_s = 0.0
         self.states: dict[PeerId, State] = {}
@@ -116,6 +117,7 @@ class Bed:
 
     def _trouble(self, what: str, peers: tuple[PeerId, ...]) -> None:
         self.trouble_s = self.clockwork.now_s
+        self.mishaps += 1
         self.lost_any |= what in BY_FAULT
         for peer in peers if what in ("stop", "continue") else ():
             self.stopped_s[peer] = self.clockwork.now_s

@@ -403,7 +403,25 @@ def test_who_lags_little_keeps_its_own_parameters() -> None:
         > 0 starts
         > joined 1
             train 0
-        > 1 resume 10
+        > trained
+            to 1: data 0
+            mix 0: 1 x 0's 0
+        > mixed
+            train 1
+        > 1 resume 11
+        """,
+    )
+
+
+def test_who_has_completed_no_round_has_nothing_to_keep() -> None:
+    check(
+        of_two(rounds=100),
+        """
+        > 0 starts
+        > joined 1
+            train 0
+        > 1 resume 1
+            to 1: fetch
         """,
     )
 

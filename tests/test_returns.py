@@ -1,7 +1,8 @@
-"""Stories of coming back, told of one gossip core at a time: who is counted from when, and from what it goes on."""
+"""Stories of coming back, mostly told of one gossip core: who is counted from when, and from what it goes on."""
 
 from collections.abc import Sequence
 
+from peer.assembly.faults import Fault
 from peer.protocol.gossip import KEEPS_OWN_ROUNDS, Gossip
 from peer.protocol.messages import (
     Adopt,
@@ -33,6 +34,8 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from tests.fault_bed import Failure, run
+from tests.fault_schedule import Schedule
 
 ROUNDS = 50
 
@@ -244,12 +247,15 @@ def test_whoever_comes_back_when_all_are_done_takes_the_model_and_both_say_goodb
     tell(there, PeerLost(1, "silent"))
     assert sent(tell(there, PeerJoined(1))) == [(1, Resume(3))]
     assert hear(there, 1, Resume(0)) == []
+    assert hear(there, 1, Fetch()) == [Copy(1)]
+    assert tell(there, Copied(1, "theirs")) == [Send(1, Model(2, "theirs"))]
     assert hear(there, 1, Done(1)) == []
     assert sent(hear(there, 1, Bye(2))) == [(1, Bye(2))]
     assert hear(there, 2, Bye(2)) == [Finish("finished")]
 
     back = begun([1], rounds=2)
-    assert hear(back, 1, Resume(3)) == [Send(1, Resume(1)), Adopt(2, None)]
+    assert hear(back, 1, Resume(3)) == [Send(1, Resume(1)), Send(1, Fetch())]
+    assert hear(back, 1, Model(2, "theirs")) == [Adopt(2, "theirs")]
     assert sent(tell(back, Adopted(2))) == [(1, Done(1)), (1, Bye(2))]
     assert hear(back, 1, Bye(2)) == [Finish("finished")]
 
@@ -344,3 +350,21 @@ def test_with_a_deadline_whoever_is_far_behind_hears_a_goodbye_and_nothing_after
         closed = tell(core, Mixed(round, 0, None))
     assert sent(closed) == [(1, Bye(4))]
     assert hear(core, 1, Heartbeat(3)) == []
+
+
+# ---- On the clockwork
+
+
+def test_local_steps_may_take_longer_than_anybody_is_waited_for() -> None:
+    """With faults to come, a run of slow peers was given up: nobody had moved for so long, and all were at work."""
+    slow = Schedule(
+        seed=0,
+        core="gossip",
+        steps_s=(100.0, 100.0),
+        arcs=((0, 1), (1, 0)),
+        rounds=2,
+        faults=(Fault("cut", (0, 1), at_s=1.0, for_s=0.5),),
+    )
+    outcome = run(slow)
+    assert not isinstance(outcome, Failure)
+    assert outcome.states == ("done", "done")

@@ -317,7 +317,8 @@ class Host:
             return
         round = self._rounds(away)
         entries = self._history.entries
-        if not entries or round > entries[-1]["round"]:
+        last_round = entries[-1]["round"] if entries else -1
+        if round > max(0, last_round) or round == last_round > 0:
             self._payload_bytes[round] = sum(peer.last_figures.get("payload_bytes", 0) for peer in self.peers)
             self._add(round, {i: figures for i, (_, figures) in last.items()})
 

@@ -10,7 +10,8 @@ A peer that is late is waited for; `PeerLost`, an early `Bye` and a message that
 out. What a lost neighbour would have had of the weights goes to the peer itself, so every row goes on summing to 1; a
 symmetric matrix stays symmetric. Where it is the columns that sum to 1, a peer keeps what a lost listener would have
 been given; where W is the mean of all, the mean of all that are there takes its place. What one peer says to another
-must arrive, and a `Bye` after all that was said before it; otherwise messages may come twice and in any order.
+must arrive, and a `Bye` after all that was said before it; otherwise messages may come twice and in any order. Nothing
+is said after a `Bye`, until one of the two begins another life.
 
 A neighbour that was lost and is there again counts from a round that the two agree on by `Resume`; see `Standing`. A
 peer that finds itself left behind by all that are there goes on in their first common round: from its own parameters
@@ -74,7 +75,7 @@ the messages of its round and of the next. Where peers hear each other in every 
 
 KEEPS_OWN_ROUNDS = 10
 """How many rounds a peer may have been away and still go on from its own parameters: what it has learned itself is
-then worth more than what it has missed."""
+then worth more than what it has missed. One that has completed no round has learned nothing."""
 
 SKIPPED = Skip(-1)
 """Stands in the inbox where a neighbour has skipped this peer."""
@@ -466,12 +467,12 @@ class Gossip:
         first = self._standing.first_common_round()
         if self._standing.unanswered() or first == inf or first <= self.round + (self.phase != "waiting"):
             return []
-        behind = int(first) - self.round
+        is_new, behind = self.round == 0, int(first) - self.round
         self.round = min(int(first), self.rounds) if self.rounds else int(first)
         self.exchange, self._short, self._own, self.deadline_s = 0, False, None, inf
         self._inbox = {key: payload for key, payload in self._inbox.items() if key[0] >= self.round}
         self._unsent.clear()
-        if behind > KEEPS_OWN_ROUNDS:
+        if is_new or behind > KEEPS_OWN_ROUNDS:
             return self._fetch()
         self.phase = "adopting"
         return [Adopt(self.round, None)]

@@ -208,7 +208,8 @@ class Independent:
 
     def _ask_if_far_behind(self, sender: PeerId, round: int) -> list[Effect]:
         is_on_its_way = self._asked is not None or self._model is not None or self.phase == "adopting"
-        if is_on_its_way or round <= self.round + KEEPS_OWN_ROUNDS:
+        lag = KEEPS_OWN_ROUNDS if self.round else 0  # who has completed no round has learned nothing
+        if is_on_its_way or round <= self.round + lag:
             return []
         self._asked = sender
         return [Send(sender, Fetch())]

@@ -148,6 +148,7 @@ class _Later:
 
 
 _Thing = _Work | _Arrival | _Greeting | _Tick | _Later
+_MOVING = (_Work, _Arrival, _Greeting)  # what a peer that seems to stand still may be waiting for
 _CODES = {kind: code for code, kind in enumerate((Received, Trained, Mixed, Learned, Copied, Adopted, Tick))}
 
 
@@ -189,6 +190,7 @@ class Clockwork:
         self._patience = patience
         self._heartbeat_s = heartbeat_s
         self._heap: list[tuple[float, int, PeerId, _Thing]] = []
+        self._coming = 0  # how much of what stands in the heap is not a mere look at the clock
         self._ties = count()
         self._soon: deque[tuple[PeerId, Event]] = deque()
         self._hash = blake2b(digest_size=16)
@@ -223,6 +225,7 @@ class Clockwork:
     def step(self) -> None:
         """Let the next thing happen."""
         self.now_s, _, peer, thing = heapq.heappop(self._heap)
+        self._coming -= isinstance(thing, _MOVING)
         self._happen(peer, thing)
         self._do_soon()
 
@@ -247,8 +250,8 @@ class Clockwork:
         self._soon.append((peer, event))
 
     def is_stuck(self, patience_s: float) -> bool:
-        """Say whether nobody has moved for so long, or nobody ever will."""
-        return not self._heap or self.now_s - self.moved_s > patience_s
+        """Say whether nobody has moved for so long and nothing is on its way to anybody, or nobody ever will."""
+        return not self._heap or (not self._coming and self.now_s - self.moved_s > patience_s)
 
     def _do_soon(self) -> None:
         while self._soon:
@@ -279,6 +282,7 @@ class Clockwork:
 
     def _push(self, at_s: float, peer: PeerId, thing: _Thing) -> None:
         heapq.heappush(self._heap, (at_s, next(self._ties), peer, thing))
+        self._coming += isinstance(thing, _MOVING)
 
     # ---- Cores
 
@@ -304,7 +308,7 @@ class Clockwork:
         membership = self.processes[me].membership
         assert membership is not None
         self._carry_out(me, membership.handle(event, self.now_s))
-        if not isinstance(event, PeerLost):  # that one comes back from membership, if it is news
+        if not isinstance(event, PeerLost | Severed):  # a loss comes back from membership, if it is news
             self._handle(me, event)
 
     def _handle(self, me: PeerId, event: Event) -> None:
@@ -347,13 +351,14 @@ class Clockwork:
                 case Forget():
                     shell.forget(me, effect)
                 case Tell(event):
-                    if isinstance(event, PeerLost):
-                        self._turn_away(me, event.peer)
+                    if isinstance(event, PeerLost) and _is_dead(process.membership, event.peer):
+                        self._turn_away(me, event.peer)  # not one that has just come back in a new life
                     self._handle(me, event)
                 case Alert():
                     shell.alert(me, effect)
                 case Finish(outcome) if outcome != "alone":  # who hears nobody may be joined later
                     self._set_state(me, "done" if outcome == "finished" else "gone")
+                    self._hang_up(me)
 
     # ---- Messages
 
@@ -391,8 +396,7 @@ class Clockwork:
             process.kept.append((self.now_s, arrival))
         else:
             self.moved_s = self.now_s
-            what = arrival.what
-            self._take(me, what if isinstance(what, Severed) else Received(sender, what))
+            self._take(me, arrival.what if isinstance(arrival.what, Severed) else Received(sender, arrival.what))
 
     # ---- The clock of membership and of round deadlines
 
@@ -458,6 +462,14 @@ class Clockwork:
             severed = Severed(me, "it counts this peer as lost")
             self._push(self.now_s + one_way_s, other, _Arrival(me, self._incarnation[_pair(me, other)], severed))
         self._greet_later(me, other, self._heartbeat_s)
+
+    def _hang_up(self, me: PeerId) -> None:
+        """A process ends by itself: to whom it has said no goodbye, it is lost."""
+        for other in sorted(self.processes[me].core.neighbours):
+            if _pair(me, other) in self._connected:
+                severed = Severed(me, "its connection broke and its address refuses new ones")
+                (at_s,) = self.world.arrivals_s(me, other, 0, self.now_s, insists=True, is_last=True)
+                self._push(at_s, other, _Arrival(me, self._incarnation.get(_pair(me, other), 0), severed))
 
     def _greet_later(self, a: PeerId, b: PeerId, after_s: float = 0.0) -> None:
         incarnation = self._incarnation.get(_pair(a, b), 0)
@@ -557,6 +569,10 @@ class Clockwork:
         for other in sorted(self.processes[me].core.neighbours):
             if _pair(me, other) not in self._connected:
                 self._greet_later(me, other, self._heartbeat_s)
+
+
+def _is_dead(membership: Membership | None, peer: PeerId) -> bool:
+    return membership is not None and membership.status(peer) == "dead"
 
 
 def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:

@@ -98,6 +98,7 @@ class EventsEngine:
         self._held: dict[PeerId, tuple[int, Mixed]] = {}  # who waits at the end of a round until all are judged
         self._local_rounds = 0
         self._is_over = False
+        self._is_cut_short = False  # by stop_after_s
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
         t = e.transport
@@ -122,6 +123,7 @@ class EventsEngine:
             while not self._is_over and self._somebody_goes_on() and not clockwork.is_stuck(self._stuck_s):
                 if clockwork.next_s > ends_s:
                     clockwork.now_s = self.ended.simulated_seconds = ends_s
+                    self._is_cut_short = True
                     break
                 clockwork.step()
                 self._look_after_step()
@@ -378,10 +380,12 @@ class EventsEngine:
     def _evaluate_the_end(self) -> None:
         """A run that ends before its last round is evaluated where it ends, each peer at its last completed round."""
         self._close_entries(final=True)
-        e, round = self.assembly.experiment, self._rounds()
-        entries = self.watch.history.entries
-        stopped_early = self.ended.diverged is not None or bool(e.stop_after_s)
-        if self.ended.outcome != "finished" or not stopped_early or (entries and entries[-1]["round"] >= round):
+        round, entries = self._rounds(), self.watch.history.entries
+        judged = entries[-1]["round"] if entries else -1
+        is_early = self._is_cut_short or self.ended.diverged is not None
+        if self.ended.outcome != "finished" or not is_early or judged > round:
+            return
+        if judged == round and not self._is_cut_short:
             return
         for learner in self.learners.values():
             learner.drop_unfinished()
