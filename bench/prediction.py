@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from time import monotonic, sleep
@@ -31,7 +32,7 @@ from typing import Any
 HOUSE = Path(__file__).parents[1]
 TOLERANCE = 0.15
 PEERS = 4
-WARM_UP_ROUNDS, LEAST_ROUNDS = 2, 4
+WARM_UP_ROUNDS, LEAST_ROUNDS = 1, 4
 PATIENCE_S = 60.0
 LOOK_S = 0.05
 
@@ -211,7 +212,7 @@ class Ring:
 
 def steps_of(begun_s: list[float]) -> list[float]:
     """Return how long the local steps of a round took, from when each began; the last took the mean of the others."""
-    known_s = [after_s - before_s for before_s, after_s in zip(begun_s, begun_s[1:], strict=False)]
+    known_s = [after_s - before_s for before_s, after_s in pairwise(begun_s)]
     return [*known_s, fmean(known_s)]
 
 

@@ -3,6 +3,7 @@
 Each checks everything first, makes the run folder, runs, and returns the summary.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from peer.daemon import host, start
 from peer.daemon.reporting import Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment
+from peer.experiment.wording import shown
 from peer.explanation import warnings_of
 from peer.model_file import save_model
 from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
@@ -116,7 +118,17 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
             ended = rounds.run(assembly, task, device, watch, options.stop, enough)
     finally:
         torch.set_num_threads(threads)
+    if engine == "events" and ended.outcome in ("failed", "diverged"):
+        options.listener.note(f"the same again: {_command(experiment)}")
     return _close(experiment, ended, began_s, folder)
+
+
+def _command(experiment: Experiment) -> str:
+    """Return the command that simulates this again, event by event."""
+    changed = {**experiment.source_overrides, "seed": experiment.seed}
+    sets = [f"--set {shlex.quote(f'{key}={shown(value)}')}" for key, value in changed.items()]
+    file = shlex.quote(str(experiment.path or "-"))
+    return f"earshot simulate {file} --engine events {' '.join(sets)}"
 
 
 def replay(experiment: Experiment, run: Path, options: Options) -> Result:

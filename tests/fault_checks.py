@@ -68,7 +68,7 @@ class Watched:
         self._last = dict.fromkeys(core.neighbours, "unknown")  # told of each neighbour: joined, left or lost
         self._since_life = dict.fromkeys(core.neighbours, 0)  # the life of each that this core was told of
         self._incarnations = dict.fromkeys(core.neighbours, 0)
-        self._losses: Counter[PeerId] = Counter()
+        self.losses: Counter[PeerId] = Counter()
         self._said_goodbye: set[PeerId] = set()
         self._is_finished = False
 
@@ -173,9 +173,9 @@ class Watched:
                     text = f"{self.where(now_s)} is told twice that {peer} is lost, now as {reason!r}"
                     raise Broken("joins and losses alternate", text)
                 self._last[peer] = "lost"
-                self._losses[peer] += 1
-                if self._losses[peer] > 2 * (1 + self.bed.mishaps):
-                    text = f"{self.where(now_s)} has lost {peer} {self._losses[peer]} times, now as {reason!r}"
+                self.losses[peer] += 1
+                if self.losses[peer] > 2 * (1 + self.bed.mishaps):
+                    text = f"{self.where(now_s)} has lost {peer} {self.losses[peer]} times, now as {reason!r}"
                     raise Broken("losses have a cause", f"{text}, and {self.bed.mishaps} things went wrong")
             case Received(sender, Bye()):
                 self._last[sender] = "left"

@@ -42,10 +42,10 @@ class WatchedGossip(Watched):
     def note(self, event: Event, now_s: float) -> None:
         match event:
             case PeerJoined(peer) | PeerLost(peer):
+                came = set() if isinstance(event, PeerJoined) else self._came.get(peer, set())
+                self._came[peer] = {at for at in came if self._has_begun_with(peer, at[0])}
                 self._asked.pop(peer, None)
                 self._answered.pop(peer, None)
-                if isinstance(event, PeerJoined):
-                    self._came[peer] = set()
             case Received(sender, Data(round, exchange)) if self._last[sender] == "joined":
                 self._came[sender].add((round, exchange))
             case Received(sender, Resume(round)):
@@ -107,6 +107,12 @@ class WatchedGossip(Watched):
                 raise Broken("what is mixed is of this round", f"{self.where(now_s)} mixes {said}")
             if term.sender != self.me:
                 self.check_life(said, now_s)
+
+    def _has_begun_with(self, peer: PeerId, round: int) -> bool:
+        """Say whether a peer counts in a round, and this one has begun the first in which it does."""
+        first = max(self._asked.get(peer, -1), self._answered.get(peer, -1))
+        has_begun = self.core.round - (self.core.phase in ("waiting", "blocked", "fetching", "adopting")) >= first
+        return self._takes_part(peer, round) and (first < 0 or has_begun)
 
     def _check_left_behind(self, round: int, now_s: float) -> None:
         """Nobody does rounds alone when all that are there count it only from later ones on."""

@@ -280,14 +280,15 @@ class Bed:
         self.mass.check(holds, self.clockwork.now_s)
 
     def _pair(self, me: PeerId, mix: Mix) -> None:
-        """Both of a pair average the same two numbers, or only one of the two averages at all."""
+        """Both of a pair average the same two numbers, unless one has lost the other meanwhile."""
         (own,) = (term.payload for term in mix.terms if term.sender == me)
         (other,) = (term.payload for term in mix.terms if term.sender != me)
         if id(own) in self.averaged:
             raise Broken("a state is averaged once", f"{me} averages {own} with {other} and {self.averaged[id(own)]}")
         self.averaged[id(own)] = other
         theirs = self.averaged.get(id(other))
-        if theirs is not None and theirs is not own:
+        were_apart = self._core_of(me).losses[other.sender] or self._core_of(other.sender).losses[me]
+        if theirs is not None and theirs is not own and not were_apart:
             raise Broken("averaging keeps the sum", f"{own} takes half of {other}, which took half of {theirs}")
 
     # ---- The end

@@ -35,7 +35,8 @@ from peer.protocol.messages import (
     Trained,
 )
 from tests.fault_bed import Failure, run
-from tests.fault_schedule import Schedule
+from tests.fault_schedule import Links, Schedule
+from tests.fault_shell import Bed
 
 ROUNDS = 50
 
@@ -162,6 +163,18 @@ def test_what_a_newcomer_says_before_it_counts_is_not_mixed() -> None:
     tell(core, PeerLost(1, "it joins later"), PeerJoined(1))
     hear(core, 1, Data(1, 0, "it does not know better"), Resume(3))
     assert all(mix.keys() == {0, 2} for mix in mixes(do_rounds(core, 2, with_peers=[2])))
+
+
+def test_what_a_neighbour_said_of_rounds_in_which_it_never_came_to_count_is_not_mixed() -> None:
+    """Found by the fault bed: its counters of one life were taken for those of another."""
+    core = begun([1, 2])
+    tell(core, PeerLost(1, "silent"), PeerLost(2, "silent"), PeerJoined(1), PeerJoined(2))
+    do_rounds(core, 1)
+    hear(core, 1, Resume(1), Data(1, 0, "y1"))
+    assert core.waits_for() == {2}
+    tell(core, PeerLost(1, "silent"), Received(2, Resume(1)))
+    hear(core, 2, Data(1, 0, "z1"))
+    assert mixes(tell(core, Trained(1, "x1"))) == [{0: "x1", 2: "z1"}]
 
 
 # ---- From which parameters
@@ -366,5 +379,37 @@ def test_local_steps_may_take_longer_than_anybody_is_waited_for() -> None:
         faults=(Fault("cut", (0, 1), at_s=1.0, for_s=0.5),),
     )
     outcome = run(slow)
+    assert not isinstance(outcome, Failure)
+    assert outcome.states == ("done", "done")
+
+
+def test_a_restart_before_anybody_has_noticed_is_one_loss_and_one_return() -> None:
+    """It was turned away as one that is lost, again and again, though it was there."""
+    quick = Schedule(
+        seed=0,
+        core="gossip",
+        steps_s=(0.4, 0.4),
+        arcs=((0, 1), (1, 0)),
+        rounds=4,
+        faults=(Fault("kill", (1,), at_s=0.9, for_s=0.1),),
+    )
+    bed = Bed(quick)
+    assert bed.run().states == ("done", "done")
+    assert bed.clockwork._incarnation == {(0, 1): 2}  # one for the kill, one for the restart
+
+
+def test_who_has_heard_no_goodbye_of_a_peer_that_is_done_learns_that_its_process_has_ended() -> None:
+    """The other was done in the very moment in which it saw a new life, and was waited for ever after."""
+    late = Schedule(
+        seed=0,
+        core="gossip",
+        steps_s=(0.1, 0.1),
+        arcs=((0, 1),),
+        rounds=1,
+        conserves="columns",
+        links=Links(bandwidth_mbps=5.0),
+        faults=(Fault("kill", (1,), round=1, for_s=0.0),),
+    )
+    outcome = run(late)
     assert not isinstance(outcome, Failure)
     assert outcome.states == ("done", "done")

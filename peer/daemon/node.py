@@ -211,6 +211,7 @@ class Node:
                     if isinstance(event, PeerJoined):
                         self.reporter.event("joined", event.peer, "")
                     self._carry_out(self.core.handle(event, now_s), now_s)
+                    self._report_losses()  # now: of a quick restart a loss and a return are told at once
                 case Alert(text, peer):
                     self.reporter.alert(text, peer)
                 case Finish(outcome):
@@ -295,6 +296,8 @@ class Node:
         for peer, reason in self.core.lost.items():
             if peer not in self._losses_told:
                 self.reporter.event("lost", peer, reason)
+        for peer in sorted(self._losses_told - self.core.lost.keys()):
+            self.reporter.alert("is there again", peer)
         self._losses_told = set(self.core.lost)
 
     def _progress(self, now_s: float) -> Progress:

@@ -200,6 +200,10 @@ class Gossip:
         self.phase = "training"
         return [*(Forget(peer) for peer in self._standing.starting(self.round)), Train(self.round)]
 
+    def _last_begun(self) -> int:
+        """Return the last round that has begun, -1 before the first."""
+        return self.round - (self.phase in ("waiting", "blocked", "fetching", "adopting"))
+
     def _offer(self, payload: Payload | Shares) -> list[Effect]:
         """Send the payload of this round and exchange to all listeners, and see whether all have been heard."""
         self._own = payload.own if isinstance(payload, Shares) else payload
@@ -406,6 +410,8 @@ class Gossip:
     def _lose(self, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self.alive:
             return []
+        if self._standing.counts_from(peer) > self._last_begun():  # it never came to count
+            self._drop(peer)
         self._standing.lose(peer, reason)
         self._awaited.discard(peer)
         self._unsent.pop(peer, None)

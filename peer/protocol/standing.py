@@ -82,6 +82,10 @@ class Standing:
         """Return those that count again from exactly this round on, in node order."""
         return sorted(peer for peer, since in self._since.items() if since == round)
 
+    def counts_from(self, peer: PeerId) -> int:
+        """Return the first round, as far as is known, in which one that came back counts; -1 for one never lost."""
+        return max(self._since.get(peer, -1), self._asked.get(peer, -1))
+
     def first_common_round(self) -> float:
         """Return the first round in which anybody that is alive takes part; inf where nobody is."""
         return min((self._since.get(peer, 0) for peer in self.alive - self._asked.keys()), default=inf)

@@ -98,6 +98,7 @@ class EventsEngine:
         self._held: dict[PeerId, tuple[int, Mixed]] = {}  # who waits at the end of a round until all are judged
         self._local_rounds = 0
         self._is_over = False
+        self._adoptions = 0
         self._is_cut_short = False  # by stop_after_s
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
@@ -212,6 +213,7 @@ class EventsEngine:
         return Copied(copy.to, self.learners[me].copy())
 
     def adopt(self, me: PeerId, adopt: Adopt) -> Adopted:
+        self._adoptions += 1
         if not self.learners[me].adopt(adopt.payload):
             self.watch.on_alert(self.assembly.names[me], "was sent parameters that are not finite; it keeps its own")
         return Adopted(adopt.round)
@@ -251,7 +253,9 @@ class EventsEngine:
     def _close_entries(self, final: bool = False) -> None:
         """Give the history an entry for each round that all have evaluated which are still there and are not beyond."""
         for round in sorted(self._open):
-            figures, processes = self._open[round], self.clockwork.processes
+            figures, processes, states = self._open[round], self.clockwork.processes, self.clockwork.states
+            if not final and not self._adoptions and len(figures) < states["up"] + states["stopped"] + states["done"]:
+                return  # nobody has gone beyond a round without having done it
             there = {me: process for me, process in enumerate(processes) if process.state in ("up", "stopped", "done")}
             missing = any(me not in figures and process.core.round < round for me, process in there.items())
             if missing and not final:
