@@ -6,7 +6,6 @@ there is time to be lost and to come back in, and no test depends on how fast a 
 
 import fcntl
 import json
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Earshot, earshot, free_ports
+from tests.forked import Forked, forked
+from tests.processes import free_ports
 
 NAMES = ("a", "b", "c", "d")
 STEPS, ROUNDS = 30, 60
@@ -63,8 +63,6 @@ join_s = {join_s}
 params = "final"
 """
 
-SYNCHRONOUS = ["dpsgd", "push_sum", "gradient_tracking"]
-
 
 class Lab:
     """Four machines on a ring and the gate. What was started ends with the test."""
@@ -76,20 +74,20 @@ class Lab:
         self._gate = stack.enter_context((folder / "gate").open("w"))
         fcntl.flock(self._gate, fcntl.LOCK_EX)
 
-    def write(self, *, lr: float = 0.0, rounds: int = ROUNDS, dead_s: float = 2, join_s: float = 60, more: str = "") -> None:
-        text = EXPERIMENT.format(lr=lr, rounds=rounds, suspect_s=dead_s / 2, dead_s=dead_s, join_s=join_s)
+    def write(self, *, lr: float = 0.0, dead_s: float = 2, join_s: float = 60, more: str = "") -> None:
+        text = EXPERIMENT.format(rounds=ROUNDS, lr=lr, suspect_s=dead_s / 2, dead_s=dead_s, join_s=join_s)
         for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True):
             text += f'[[peers]]\nname = "{name}"\naddress = "127.0.0.1:{port}"\n'
         (self.folder / "exp.toml").write_text(text + more)
 
-    def start(self, name: str, *more: str) -> Earshot:
+    def start(self, name: str, *more: str) -> Forked:
         folder = f"run-{name}"
         if (self.folder / folder).exists():
             folder += "-again"
         arguments = ("start", "exp.toml", "--name", name, "--json", "--out", folder, *more)
-        return self._stack.enter_context(earshot(*arguments, cwd=self.folder))
+        return self._stack.enter_context(forked(*arguments, cwd=self.folder))
 
-    def start_all(self) -> dict[str, Earshot]:
+    def start_all(self) -> dict[str, Forked]:
         return {name: self.start(name) for name in NAMES}
 
     def open_the_gate(self) -> None:
@@ -108,7 +106,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(tmp_path, stack)
 
 
-def ends_of(daemons: dict[str, Earshot]) -> dict[str, dict[str, Any]]:
+def ends_of(daemons: dict[str, Forked]) -> dict[str, dict[str, Any]]:
     """Wait for all to end, well and together; return their summaries."""
     ends = {name: daemon.end() for name, daemon in daemons.items()}
     for name, (code, summary) in ends.items():
@@ -128,7 +126,7 @@ def killed_and_started_again(lab: Lab, *more: str) -> dict[str, dict[str, Any]]:
     """Kill c in the middle, start it again when its neighbours have lost it, and let all come to their end."""
     daemons = lab.start_all()
     daemons["c"].read_until("round 20/")
-    daemons["c"].process.kill()
+    daemons["c"].signal(signal.SIGKILL)
     for name in ("b", "d"):
         daemons[name].read_until("c is lost")
     daemons["c"] = lab.start("c", *more)
@@ -142,7 +140,7 @@ def test_a_killed_peer_takes_a_model_and_mixes_again(lab: Lab) -> None:
     """Pure gossip of 0, 0, 100, 0: the mean is 25. Who began anew from 100 would draw all of them to another one."""
     lab.write()
     summaries = killed_and_started_again(lab)
-    assert all(abs(value(summary) - 25.0) < 1e-9 for summary in summaries.values())
+    assert all(abs(value(summary) - 25.0) < 1e-3 for summary in summaries.values())
     assert 0 < summaries["c"]["gradients"] <= ROUNDS - STEPS
     assert summaries["a"]["gradients"] == ROUNDS
     assert summaries["b"]["short_rounds"] > 0
@@ -150,3 +148,91 @@ def test_a_killed_peer_takes_a_model_and_mixes_again(lab: Lab) -> None:
     for name in ("b", "d"):
         assert lab.losses_and_joins(name, "c") == ["joined", "lost", "joined"]
     assert lab.losses_and_joins("a", "b") == ["joined"]
+
+
+def test_a_peer_that_is_back_before_anybody_missed_it(lab: Lab) -> None:
+    """Nobody dials d but d its neighbours, so they see no broken connection, only another process of that name."""
+    lab.write(dead_s=600)
+    daemons = lab.start_all()
+    daemons["d"].read_until("round 20/")
+    daemons["d"].signal(signal.SIGKILL)
+    daemons["d"] = lab.start("d")
+    for name in ("a", "c"):
+        assert "in a new life" in daemons[name].read_until("d is lost")
+        daemons[name].read_until("d is there again")
+    lab.open_the_gate()
+    summaries = ends_of(daemons)
+    assert all(abs(value(summary) - 25.0) < 1e-3 for summary in summaries.values())
+    assert summaries["d"]["gradients"] <= ROUNDS - STEPS
+    for name in ("a", "c"):
+        assert lab.losses_and_joins(name, "d") == ["joined", "lost", "joined"]
+
+
+def test_a_newcomer_is_told_the_round_and_takes_a_model(lab: Lab) -> None:
+    lab.write(join_s=5)
+    daemons = {name: lab.start(name) for name in ("a", "b", "d")}
+    for name in ("b", "d"):
+        assert "never heard within 5 s" in daemons[name].read_until("c is lost")
+    daemons["a"].read_until(f"round {STEPS}/")  # the three have 0, 0, 0: they are at the gate
+    daemons["c"] = lab.start("c")
+    for name in ("b", "d"):
+        daemons[name].read_until("c is there again")
+    lab.open_the_gate()
+    summaries = ends_of(daemons)
+    assert all(value(summary) == 0.0 for summary in summaries.values()), "what the newcomer began with counts nowhere"
+    assert 0 < summaries["c"]["gradients"] <= ROUNDS - STEPS
+    assert lab.losses_and_joins("b", "c") == ["lost", "joined"]
+
+
+def test_a_peer_that_was_stopped_for_long_goes_on(lab: Lab) -> None:
+    lab.write()
+    daemons = lab.start_all()
+    daemons["c"].read_until("round 20/")
+    daemons["c"].signal(signal.SIGSTOP)
+    for name in ("b", "d"):
+        assert "silent" in daemons[name].read_until("c is lost")
+    daemons["c"].signal(signal.SIGCONT)
+    for name in ("b", "d"):
+        daemons[name].read_until("c is there again")
+    lab.open_the_gate()
+    summaries = ends_of(daemons)
+    values = [value(summary) for summary in summaries.values()]
+    assert max(values) - min(values) < 1e-3
+    assert abs(values[0] - 25.0) < 1.0
+
+
+@pytest.mark.parametrize("name", ["push_sum", "gradient_tracking"])
+def test_algorithms_that_conserve_a_sum_outlive_a_restart(lab: Lab, name: str) -> None:
+    """Each pulls to a target of its own, 1 to 4; with a decreasing step all would end near one point among them."""
+    lab.write(lr=0.05, more=f'[algorithm]\nname = "{name}"\n')
+    summaries = killed_and_started_again(lab)
+    values = [value(summary) for summary in summaries.values()]
+    assert all(isfinite(x) for x in values)
+    assert max(values) - min(values) < 1.0
+    assert all(-10.0 < x < 100.0 for x in values)
+    assert summaries["c"]["gradients"] <= ROUNDS - STEPS
+
+
+def test_another_experiment_is_refused_in_place_of_the_killed_one(lab: Lab) -> None:
+    lab.write(join_s=3)
+    daemons = lab.start_all()
+    daemons["c"].read_until("round 20/")
+    daemons["c"].signal(signal.SIGKILL)
+    for name in ("b", "d"):
+        daemons[name].read_until("c is lost")
+    stranger = lab.start("c", "--set", "task.lr=0.5")
+    code, summary = stranger.end()
+    assert (code, summary["outcome"]) == (3, "alone")
+    assert "task.lr" in summary["why"]
+    lab.open_the_gate()
+    for name in ("a", "b", "d"):
+        code, summary = daemons[name].end()
+        assert (code, summary["rounds"]) == (0, ROUNDS)
+        assert summary["lost"] == ([] if name == "a" else ["c"])
+        assert "is there again" not in "\n".join(daemons[name].said)
+
+
+# ---- Peers that wait for nobody
+
+
+INDEPENDENT = {"async": 'mode = "async"', "adpsgd": 'name = "adpsgd"'}

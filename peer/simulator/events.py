@@ -143,6 +143,7 @@ class EventsEngine:
     def core(self, me: PeerId) -> Exchange:
         core = exchange_of(self.assembly, me, endless=True)
         if me in self.learners:
+            self.learners[me].drop_unfinished()  # steps of a peer that is gone, and that nobody has heard of
             self.ended.gradients += self.learners[me].gradients
             if self._rows is not None:
                 self._rows.begin_anew(me)

@@ -1,0 +1,92 @@
+"""`earshot` commands as processes forked from one that has imported torch already: real ones, and there at once."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+from tests.processes import PATIENCE_S
+
+PRELOADED = ["peer.ways", "peer.cli", "peer.screen", "peer.tables", "peer.stopping", "peer.task.models"]
+
+
+class Forked:
+    """One running command. `said` holds the lines of stderr so far."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        context: ForkServerContext = get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        self._out, self._err = (os.fdopen(end, encoding="utf-8") for end in (out, err))
+        self.said: list[str] = []
+        self.process = context.Process(target=_Command(arguments, cwd, out_end, err_end))
+        try:
+            self.process.start()
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+
+    def read_until(self, words: str) -> str:
+        """Read stderr up to the first line with these words, and return it."""
+        for line in self._err:
+            self.said.append(line.rstrip())
+            if words in line:
+                return line
+        raise AssertionError(f"ended without saying {words!r}; it said:\n" + "\n".join(self.said))
+
+    def end(self) -> tuple[int | None, dict[str, Any]]:
+        """Wait for the end; return the exit code and the document on stdout, which is less than a pipe holds."""
+        self.said += [line.rstrip() for line in self._err]
+        self.process.join(PATIENCE_S)
+        out = self._out.read() if self.process.exitcode is not None else ""
+        return self.process.exitcode, json.loads(out) if out else {}
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self._out.close()
+        self._err.close()
+
+
+class _Command:
+    """What the new process does; its ends of the pipes come along when it is handed over."""
+
+    def __init__(self, arguments: tuple[str, ...], cwd: Path, out: int, err: int) -> None:
+        self.arguments, self.cwd = arguments, cwd
+        self.out, self.err = out, err
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "out": DupFd(self.out), "err": DupFd(self.err)}
+
+    def __call__(self) -> None:
+        for end, number in ((self.out, 1), (self.err, 2)):
+            descriptor = end.detach()  # type: ignore[attr-defined]
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        sys.stdout, sys.stderr = open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115 - they are for the whole life
+        os.chdir(self.cwd)
+        sys.argv = ["earshot", *self.arguments]
+        from peer.cli import main
+
+        main()
+
+
+@contextmanager
+def forked(*arguments: str, cwd: Path) -> Iterator[Forked]:
+    """Start a command; whatever happens, it is gone afterwards."""
+    running = Forked(*arguments, cwd=cwd)
+    try:
+        yield running
+    finally:
+        running.close()
