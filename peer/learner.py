@@ -116,13 +116,13 @@ class Learner:
     def practised(self, learned: Learned) -> None:
         """Take note of local steps that have begun and were done elsewhere: with those of other peers, say."""
         self._learned = learned
-        self.gradients += learned.steps
 
     def learn(self) -> Message | Shares:
         """Take what was practised into the state as it is now; returns the first message of the round's exchange."""
         assert self._begun is not None
         assert self._learned is not None
         self._round = self._begun[0]
+        self.gradients += self._learned.steps
         self._state = self.algorithm.learned(self._state, self._learned.delta, self._learned.lr)
         self._begun = self._learned = None
         return self._message(0)

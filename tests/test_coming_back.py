@@ -22,7 +22,7 @@ NAMES = ("a", "b", "c", "d")
 STEPS, ROUNDS = 30, 60
 """The gate is after so many steps of a process, of so many rounds."""
 
-MODEL = f"""
+MODEL = """
 import fcntl
 from pathlib import Path
 
@@ -32,11 +32,11 @@ import torch
 class Gated(torch.nn.Linear):
     def __init__(self):
         super().__init__(1, 1, bias=False)
-        self.steps = 0
+        self.left = int(Path(__file__).with_name("steps").read_text())
 
     def forward(self, x):
-        self.steps += self.training
-        if self.steps > {STEPS}:
+        self.left -= self.training
+        if self.left < 0:
             with open(Path(__file__).with_name("gate")) as gate:
                 fcntl.flock(gate, fcntl.LOCK_SH)
         return super().forward(x)
@@ -73,9 +73,16 @@ class Lab:
         (folder / "mine.py").write_text(MODEL)
         self._gate = stack.enter_context((folder / "gate").open("w"))
         fcntl.flock(self._gate, fcntl.LOCK_EX)
+        self.let_pass(STEPS)
 
-    def write(self, *, lr: float = 0.0, dead_s: float = 2, join_s: float = 60, more: str = "") -> None:
-        text = EXPERIMENT.format(rounds=ROUNDS, lr=lr, suspect_s=dead_s / 2, dead_s=dead_s, join_s=join_s)
+    def let_pass(self, steps: int) -> None:
+        """Put the gate after so many steps of each process that is started from now on."""
+        (self.folder / "steps").write_text(str(steps))
+
+    def write(
+        self, *, rounds: int = ROUNDS, lr: float = 0.0, dead_s: float = 2, join_s: float = 60, more: str = ""
+    ) -> None:
+        text = EXPERIMENT.format(rounds=rounds, lr=lr, suspect_s=dead_s / 2, dead_s=dead_s, join_s=join_s)
         for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True):
             text += f'[[peers]]\nname = "{name}"\naddress = "127.0.0.1:{port}"\n'
         (self.folder / "exp.toml").write_text(text + more)
@@ -106,13 +113,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(tmp_path, stack)
 
 
-def ends_of(daemons: dict[str, Forked]) -> dict[str, dict[str, Any]]:
+def ends_of(daemons: dict[str, Forked], rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
     """Wait for all to end, well and together; return their summaries."""
     ends = {name: daemon.end() for name, daemon in daemons.items()}
     for name, (code, summary) in ends.items():
         assert code == 0, (name, summary, daemons[name].said)
         assert summary["outcome"] == "finished"
-        assert summary["rounds"] == ROUNDS
+        assert summary["rounds"] == rounds
         assert summary["lost"] == [], name
     return {name: summary for name, (_, summary) in ends.items()}
 
@@ -158,7 +165,7 @@ def test_a_peer_that_is_back_before_anybody_missed_it(lab: Lab) -> None:
     daemons["d"].signal(signal.SIGKILL)
     daemons["d"] = lab.start("d")
     for name in ("a", "c"):
-        assert "in a new life" in daemons[name].read_until("d is lost")
+        assert "started anew" in daemons[name].read_until("d is lost")
         daemons[name].read_until("d is there again")
     lab.open_the_gate()
     summaries = ends_of(daemons)
@@ -235,4 +242,32 @@ def test_another_experiment_is_refused_in_place_of_the_killed_one(lab: Lab) -> N
 # ---- Peers that wait for nobody
 
 
+
 INDEPENDENT = {"async": 'mode = "async"', "adpsgd": 'name = "adpsgd"'}
+LOCAL_STEPS, LOCAL_ROUNDS = 300, 900
+"""The gate, where one is counted by rounds of its own: far enough from both ends for what happens meanwhile."""
+
+
+@pytest.mark.parametrize("which", INDEPENDENT)
+def test_a_killed_peer_that_waits_for_nobody_goes_on_in_the_round_of_a_neighbour(lab: Lab, which: str) -> None:
+    lab.let_pass(LOCAL_STEPS)
+    lab.write(rounds=LOCAL_ROUNDS, more=f"[algorithm]\n{INDEPENDENT[which]}\n")
+    daemons = lab.start_all()
+    for daemon in daemons.values():
+        daemon.read_until(f"round {LOCAL_STEPS}/")
+    daemons["c"].signal(signal.SIGKILL)
+    for name in ("b", "d"):
+        daemons[name].read_until("c is lost")
+    lab.let_pass(0)
+    daemons["c"] = lab.start("c")
+    for name in ("b", "d"):
+        daemons[name].read_until("c is there again")
+    lab.open_the_gate()
+    summaries = ends_of(daemons, LOCAL_ROUNDS)
+    assert 0 < summaries["c"]["gradients"] < LOCAL_ROUNDS
+    assert summaries["a"]["gradients"] == LOCAL_ROUNDS
+    values = [value(summary) for summary in summaries.values()]
+    assert max(values) - min(values) < 1e-3
+    assert values[0] < 90.0, "who began anew from 100 took what a neighbour had"
+    for name in ("b", "d"):
+        assert lab.losses_and_joins(name, "c") == ["joined", "lost", "joined"]
