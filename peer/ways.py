@@ -80,9 +80,14 @@ class Result:
 def engine_of(experiment: Experiment) -> Engine:
     """Return the engine for a file that was given none: events where it asks for links, speeds, faults or peers that
     do not wait for each other, for rounds know no time."""
-    e, default = experiment, Experiment()
-    timed = (e.network, e.speed, e.faults) != (default.network, default.speed, default.faults)
-    return "events" if timed or e.transport.round_deadline_s or e.is_asynchronous else "rounds"
+    asks = _virtual_tables(experiment) or experiment.transport.round_deadline_s or experiment.is_asynchronous
+    return "events" if asks else "rounds"
+
+
+def _virtual_tables(experiment: Experiment) -> list[str]:
+    """Return the tables that say something of the simulator's world."""
+    default = Experiment()
+    return [name for name in ("network", "speed", "faults") if getattr(experiment, name) != getattr(default, name)]
 
 
 def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result:
@@ -167,11 +172,13 @@ def up(experiment: Experiment, options: Options) -> Result:
     """Run every peer as a daemon on this host. To be called in a process that has started no threads."""
     began_s = monotonic()
     torch.set_num_threads(1)
+    parse_stop(experiment.stop_when)
     assembly = assemble(experiment, measures=True)
     _ask_for_all_rounds(assembly)
     check_devices(experiment)
     task = prepare_task(assembly)
     folder = _open(options, experiment, assembly, task)
+    _say_what_is_real(experiment, options)
     observers = host.Observers(
         entry=options.listener.entry,
         metric=folder.metric if folder else lambda _: None,
@@ -188,6 +195,7 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     """Run this machine's daemon, the peer called `name`."""
     began_s = monotonic()
     torch.set_num_threads(experiment.task.threads)
+    parse_stop(experiment.stop_when)
     assembly = assemble(experiment, measures=True)
     _ask_for_all_rounds(assembly)
     me = start.seat_of(assembly, name)
@@ -198,6 +206,7 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     except BaseException:
         seat.links.close()  # sockets left open would keep this process from ending its ZeroMQ context
         raise
+    _say_what_is_real(experiment, options)
     observers = start.Observers(
         entry=options.listener.entry,
         metric=folder.metric if folder else lambda _: None,
@@ -241,6 +250,13 @@ def _close(experiment: Experiment, ended: Ended, began_s: float, folder: RunFold
     if folder is not None:
         folder.finish(summary)
     return Result(summary, ended.details)
+
+
+def _say_what_is_real(experiment: Experiment, options: Options) -> None:
+    tables = _virtual_tables(experiment)
+    if tables:
+        names = " and ".join(f"[{name}]" for name in tables)
+        options.listener.note(f"{names}: for simulate only; here links, steps and faults are real")
 
 
 def _ask_for_all_rounds(assembly: Assembly) -> None:

@@ -41,15 +41,22 @@ class WatchedGossip(Watched):
 
     def note(self, event: Event, now_s: float) -> None:
         match event:
-            case PeerJoined(peer) | PeerLost(peer):
-                came = set() if isinstance(event, PeerJoined) else self._came.get(peer, set())
-                self._came[peer] = {at for at in came if self._has_begun_with(peer, at[0])}
-                self._asked.pop(peer, None)
-                self._answered.pop(peer, None)
+            case PeerJoined(peer):
+                self._begin_life(peer, set())
+            case PeerLost(peer):
+                self._begin_life(peer, self._came.get(peer, set()))
+            case Received(sender, Bye(rounds)) if rounds != self.core.rounds:  # it left early, and counts as lost
+                self._begin_life(sender, self._came.get(sender, set()))
             case Received(sender, Data(round, exchange)) if self._last[sender] == "joined":
                 self._came[sender].add((round, exchange))
             case Received(sender, Resume(round)):
                 self._answered.setdefault(sender, round)
+
+    def _begin_life(self, peer: PeerId, came: set[tuple[int, int]]) -> None:
+        """What came in rounds that the two began together is mixed nevertheless."""
+        self._came[peer] = {at for at in came if self._has_begun_with(peer, at[0])}
+        self._asked.pop(peer, None)
+        self._answered.pop(peer, None)
 
     def look_at(self, event: Event | None, effects: list[Effect], now_s: float) -> None:
         if isinstance(event, Trained | Mixed) and self.core.phase in ("gathering", "mixing"):
