@@ -303,7 +303,7 @@ class Bed:
     def _note_offers(self, core: Gossip, effects: list[Effect]) -> None:
         """Take note of whom data were addressed to, be they sent or waiting."""
         sent = [(effect.to, effect.message) for effect in effects if isinstance(effect, Send)]
-        waiting = [(peer, message) for peer, messages in core._unsent.items() for message in messages]
+        waiting = [(peer, message) for peer, messages in core._outbox.waiting.items() for message in messages]
         for to, message in sent + waiting:
             if isinstance(message, Data):
                 self._offered.setdefault((message.round, message.exchange, core.me), set()).add(to)

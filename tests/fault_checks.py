@@ -186,7 +186,7 @@ class Watched:
         if membership is None:
             return
         for peer, before in self._incarnations.items():
-            true = clockwork._incarnation.get((min(self.me, peer), max(self.me, peer)), 0)
+            true = clockwork.connections.incarnation(self.me, peer)
             now = membership.incarnation(peer)
             if not before <= now <= true:
                 text = f"{self.where(now_s)} goes from {before} to {now} with {peer}, and it is {true}"

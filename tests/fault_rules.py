@@ -63,7 +63,9 @@ class WatchedGossip(Watched):
             self.spoke_s = now_s
             sent = {e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Data)}
             self.told = sent | {
-                p for p, unsent in self.core._unsent.items() if any(self._is_at_hand(message) for message in unsent)
+                p
+                for p, unsent in self.core._outbox.waiting.items()
+                if any(self._is_at_hand(message) for message in unsent)
             }
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Resume):
@@ -147,7 +149,7 @@ class WatchedGossip(Watched):
             if not (core.round <= round <= core.round + LEAD_ROUNDS and exchange < core.exchanges):
                 raise Broken("the inbox is bounded", f"{self.where(now_s)} keeps a message of {round}, {exchange}")
         kept = Counter(peer for _, _, peer in core._inbox)
-        unsent = {peer: len(messages) for peer, messages in core._unsent.items()}
+        unsent = {peer: len(messages) for peer, messages in core._outbox.waiting.items()}
         for name, counts in (("the inbox", kept), ("what is unsent", unsent)):
             if any(count > most for count in counts.values()) or not counts.keys() <= core.neighbours:
                 raise Broken(f"{name} is bounded", f"{self.where(now_s)} keeps {dict(counts)}, and {most} may be")

@@ -1,26 +1,50 @@
 """What the pages in docs/ show works as it stands there."""
 
 import re
+import shlex
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from peer import load, simulate
 from peer.experiment.choices import CHOICES
+from peer.experiment.fault_entry import ACTIONS, fault_entry
+from peer.experiment.schema import Faults, Network, Speed
 from tests.processes import earshot
 
 DOCS = Path(__file__).parents[1] / "docs"
 OWN = (DOCS / "own.md").read_text(encoding="utf-8")
+WORLD = (DOCS / "world.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return what stands between fences of a language; "" for none."""
+    return [block for name, block in re.findall(r"```(\w*)\n(.*?)```", text, flags=re.DOTALL) if name == language]
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", OWN, flags=re.DOTALL)
-    return str(found)
+    (found,) = blocks(OWN, language)
+    return found
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "own.py").write_text(block("python"))
     (tmp_path / "own.toml").write_text(block("toml"))
+    return tmp_path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A folder with the files of the page about the virtual world."""
+    (file,) = blocks(WORLD, "toml")
+    (tmp_path / "world.toml").write_text(file)
+    links, steps = blocks(WORLD, "csv")
+    (tmp_path / "links.csv").write_text(links)
+    (tmp_path / "steps.csv").write_text(steps)
     return tmp_path
 
 
@@ -53,3 +77,67 @@ def test_every_algorithm_is_in_the_table() -> None:
     text = (DOCS / "algorithms.md").read_text(encoding="utf-8")
     for name in CHOICES["algorithm.name"].built:
         assert f"`{name}`" in text
+
+
+# ---- A virtual world
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    for script in blocks(text, "sh"):
+        yield from (shlex.split(line, comments=True)[1:] for line in script.splitlines() if line.startswith("earshot "))
+
+
+def test_the_commands_of_the_world_say_what_stands_there(world: Path) -> None:
+    predicted, on_the_way, in_the_end = blocks(WORLD, "")
+    said: list[tuple[str, str]] = []
+    for arguments in commands(WORLD):
+        with earshot(*arguments, cwd=world) as running:
+            said.append(running.process.communicate())
+        assert running.process.returncode == 0, arguments
+    (explanation, _), (summary, progress) = said[:2]
+    assert predicted.rstrip() in explanation.splitlines()
+    spoken = [line for line in progress.splitlines() if not line.startswith("in round")]
+    for line in on_the_way.splitlines():  # of accuracies the last digit is another machine's own
+        assert line in spoken if line.startswith("peer-") else line.split()[:2] in [s.split()[:2] for s in spoken]
+    assert {line.split()[0] for line in in_the_end.splitlines()} <= {line.split()[0] for line in summary.splitlines()}
+    assert "the parameters are those of runs/async, bit for bit" in said[-1][1]
+    assert "the parameters are those of runs/async, bit for bit" in WORLD
+
+
+class Question(NamedTuple):
+    """A row of the table of questions to one file."""
+
+    setting: str
+    seconds: float
+    megabytes: float
+
+
+def questions() -> list[Question]:
+    rows = re.findall(r"^\| (as it is|`--set [^|]*`) \| ([\d.]+) \| (\d+) \|$", WORLD, flags=re.MULTILINE)
+    return [Question(shlex.split(said.strip("`"))[-1], float(s), float(mb)) for said, s, mb in rows]
+
+
+def test_the_page_asks_one_file_several_questions() -> None:
+    assert len(questions()) == 7
+
+
+@pytest.mark.parametrize("question", questions(), ids=lambda question: question.setting)
+def test_a_change_of_the_world_has_the_answer_that_stands_there(world: Path, question: Question) -> None:
+    settings = [question.setting] if "=" in question.setting else []
+    summary = simulate(load(str(world / "world.toml"), settings))
+    assert summary.outcome == "finished"
+    assert summary.simulated_seconds == pytest.approx(question.seconds, rel=0.2)
+    assert summary.payload_bytes_sent / 1e6 == pytest.approx(question.megabytes, rel=0.2)
+
+
+def test_every_key_of_the_virtual_world_is_in_the_tables() -> None:
+    for table, of in (("network", Network), ("speed", Speed), ("faults", Faults)):
+        for key in of.model_fields.keys() - {"attackers"}:  # which are not built yet
+            assert f"| `{table}.{key}` |" in WORLD, key
+
+
+def test_every_action_of_a_fault_is_in_the_table_with_an_entry_that_is_one() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\{.*?\})` \|", WORLD, flags=re.MULTILINE))
+    assert tuple(rows) == ACTIONS
+    for action, text in rows.items():
+        assert fault_entry(tomllib.loads(f"entry = {text}")["entry"]).what == action

@@ -481,7 +481,7 @@ def check_that_nothing_is_left(bed: Bed) -> None:
     for core in bed.cores:
         if core.me not in bed.dead and bed.finished[core.me] == "finished":
             assert core._inbox == {}
-            assert core._unsent == {}
+            assert core._outbox.waiting == {}
             assert core.waits_for() == set()
 
 

@@ -395,7 +395,7 @@ def test_a_restart_before_anybody_has_noticed_is_one_loss_and_one_return() -> No
     )
     bed = Bed(quick)
     assert bed.run().states == ("done", "done")
-    assert bed.clockwork._incarnation == {(0, 1): 2}  # one for the kill, one for the restart
+    assert bed.clockwork.connections.incarnation(0, 1) == 2  # one for the kill, one for the restart
 
 
 def test_who_has_heard_no_goodbye_of_a_peer_that_is_done_learns_that_its_process_has_ended() -> None:

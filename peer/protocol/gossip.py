@@ -2,7 +2,7 @@
 
     waiting --all neighbours joined or lost--> training --Trained--> gathering --all heard--> mixing
        mixing --Mixed, another exchange--> gathering
-       mixing --Mixed, end of the round--> blocked   (until the listeners are near enough: see `_may_send`)
+       mixing --Mixed, end of the round--> blocked   (until the listeners are near enough: see `Outbox`)
     blocked --all sent--> training, and after the last round closing --all said Bye or are lost--> done
     any --left behind by all--> fetching --Model--> adopting --Adopted--> training
 
@@ -64,14 +64,10 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from peer.protocol.outbox import LEAD_ROUNDS, Outbox
 from peer.protocol.standing import Standing
 
 Phase = Literal["waiting", "training", "blocked", "gathering", "mixing", "fetching", "adopting", "closing", "done"]
-
-LEAD_ROUNDS = 1
-"""How many rounds ahead of a listener's own a message may reach it. It bounds every inbox: a peer stashes at most
-the messages of its round and of the next. Where peers hear each other in every round it holds by itself; elsewhere
-`Done` tells how far a listener is."""
 
 KEEPS_OWN_ROUNDS = 10
 """How many rounds a peer may have been away and still go on from its own parameters: what it has learned itself is
@@ -126,8 +122,7 @@ class Gossip:
         self._own: Payload = None
         self._told: set[PeerId] = set()  # the listeners to whom the message at hand went
         self._inbox: dict[tuple[int, int, PeerId], Payload] = {}
-        self._completed = dict.fromkeys(self.neighbours, -1)  # the last round that each is known to have mixed
-        self._unsent: dict[PeerId, list[Data | Skip]] = {}
+        self._outbox = Outbox(self.neighbours, exchanges * (1 + LEAD_ROUNDS) if round_deadline_s else None)
         self._away_until: dict[PeerId, int] = {}  # the round in which two peers look at each other again
         self._may_part = exchanges == 1 and conserves == "rows"
         self._short = False
@@ -214,20 +209,8 @@ class Gossip:
         effects: list[Effect] = []
         for peer in sorted(self._told):
             data = Data(self.round, self.exchange, payload.to[peer] if isinstance(payload, Shares) else payload)
-            effects += self._send(peer, Skip(self.round) if self._is_away(peer) else data)
+            effects += self._outbox.send(peer, Skip(self.round) if self._is_away(peer) else data)
         return effects + self._mix_when_all_are_heard()
-
-    def _send(self, peer: PeerId, message: Data | Skip) -> list[Effect]:
-        if self._may_send(peer, message):
-            return [Send(peer, message)]
-        unsent = self._unsent.setdefault(peer, [])
-        unsent.append(message)
-        if self.round_deadline_s:
-            del unsent[: -self.exchanges * (1 + LEAD_ROUNDS)]
-        return []
-
-    def _may_send(self, peer: PeerId, message: Data | Skip) -> bool:
-        return peer not in self._unsent and message.round <= self._completed[peer] + 1 + LEAD_ROUNDS
 
     def _is_away(self, peer: PeerId) -> bool:
         return self.round < self._away_until.get(peer, 0)
@@ -314,7 +297,7 @@ class Gossip:
 
     def _held_up_by(self) -> set[PeerId]:
         """Return who must be heard of before the next round begins."""
-        unsent = set() if self.round_deadline_s else set(self._unsent)
+        unsent = set() if self.round_deadline_s else set(self._outbox.waiting)
         return unsent | self._standing.unanswered(self.round)
 
     def _go_on_when_all_is_sent(self) -> list[Effect]:
@@ -370,16 +353,7 @@ class Gossip:
 
     def _note_completed(self, peer: PeerId, round: int) -> list[Effect]:
         """The peer has mixed this round: send it what had to wait for that."""
-        self._completed[peer] = max(self._completed[peer], round)
-        effects: list[Effect] = []
-        waiting = self._unsent.pop(peer, [])
-        while waiting and self._may_send(peer, waiting[0]):
-            late = self.round_deadline_s and waiting[0].round <= self._completed[peer]
-            effects += [] if late else [Send(peer, waiting[0])]
-            del waiting[0]
-        if waiting:
-            self._unsent[peer] = waiting
-        return effects + self._go_on_when_all_is_sent()
+        return self._outbox.completed(peer, round) + self._go_on_when_all_is_sent()
 
     def _farewell(self, peer: PeerId, rounds: int) -> list[Effect]:
         if self.rounds == 0 or rounds < self.rounds:
@@ -414,7 +388,7 @@ class Gossip:
             self._drop(peer)
         self._standing.lose(peer, reason)
         self._awaited.discard(peer)
-        self._unsent.pop(peer, None)
+        self._outbox.drop(peer)
         effects: list[Effect] = [Alert(f"is lost ({reason})", peer)]
         effects += self._begin_when_all_are_known()
         effects += self._mix_when_all_are_heard()
@@ -446,7 +420,7 @@ class Gossip:
         self._awaited.discard(peer)
         since = self._standing.agree(peer, round)
         self._drop(peer, since)
-        self._completed[peer] = max(self._completed[peer], round - 2)  # unless it has said more before
+        effects += self._outbox.completed(peer, round - 2)
         if self.phase == "closing" and round > self.rounds:  # so is the other, and waits for a goodbye
             effects += self._say_goodbye([peer])
         effects += self._begin_when_all_are_known()
@@ -459,8 +433,7 @@ class Gossip:
     def _forget(self, peer: PeerId) -> None:
         """What was said in an earlier life is void."""
         self._said_goodbye.discard(peer)
-        self._completed[peer] = -1
-        self._unsent.pop(peer, None)
+        self._outbox.begin_anew(peer)
         self._away_until.pop(peer, None)
         self._drop(peer)
 
@@ -477,7 +450,7 @@ class Gossip:
         self.round = min(int(first), self.rounds) if self.rounds else int(first)
         self.exchange, self._short, self._own, self.deadline_s = 0, False, None, inf
         self._inbox = {key: payload for key, payload in self._inbox.items() if key[0] >= self.round}
-        self._unsent.clear()
+        self._outbox.clear()
         if is_new or behind > KEEPS_OWN_ROUNDS:
             return self._fetch()
         self.phase = "adopting"
@@ -509,7 +482,7 @@ class Gossip:
 
     def _close(self) -> list[Effect]:
         self.phase = "closing"
-        self._unsent.clear()  # of a round deadline: who is too far behind hears a goodbye instead, and no more after it
+        self._outbox.clear()  # of a round deadline: who is too far behind hears a goodbye instead, and no more after it
         return self._say_goodbye(self.neighbours - self.lost.keys()) + self._finish_when_all_are_done()
 
     def _say_goodbye(self, peers: Iterable[PeerId]) -> list[Effect]:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import count
 from math import inf
 from struct import pack
-from typing import Literal, Protocol
+from typing import Literal
 
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import (
@@ -48,63 +48,11 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from peer.simulator.connections import Connections
+from peer.simulator.shell import Core, Shell
 from peer.simulator.world import World
 
 State = Literal["absent", "up", "stopped", "gone", "done"]
-
-
-class Core(Protocol):
-    """What the clockwork asks of a peer's core."""
-
-    me: PeerId
-    round: int
-    neighbours: set[PeerId]
-    short_rounds: int
-    deadline_s: float
-
-    def waits_for(self) -> set[PeerId]: ...
-
-    def start(self, now_s: float) -> list[Effect]: ...
-
-    def handle(self, event: Event, now_s: float) -> list[Effect]: ...
-
-
-class Shell(Protocol):
-    """What carries out the effects of the cores, and wants to know what happens."""
-
-    def core(self, me: PeerId) -> Core:
-        """Return a new core for a peer that begins from nothing, now or again."""
-        ...
-
-    def step_s(self, me: PeerId, round: int) -> float:
-        """Return how long the local steps of a round take."""
-        ...
-
-    def payload_bytes(self, message: Message) -> int: ...
-
-    def begin(self, me: PeerId, train: Train) -> None: ...
-
-    def train(self, me: PeerId, train: Train) -> Trained: ...
-
-    def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
-        """Mix; None keeps the peer from going on until it is told `Mixed` by `Clockwork.tell`."""
-        ...
-
-    def learn(self, me: PeerId, learn: Learn) -> Learned: ...
-
-    def copy(self, me: PeerId, copy: Copy) -> Copied: ...
-
-    def adopt(self, me: PeerId, adopt: Adopt) -> Adopted: ...
-
-    def forget(self, me: PeerId, forget: Forget) -> None: ...
-
-    def sent(self, me: PeerId, send: Send) -> None: ...
-
-    def alert(self, me: PeerId, alert: Alert) -> None: ...
-
-    def advanced(self, me: PeerId, round: int) -> None:
-        """A peer has come to a further round."""
-        ...
 
 
 # ---- What stands in the heap
@@ -146,6 +94,9 @@ class _Later:
 
     happen: Callable[[], None]
 
+
+GONE = "its connection broke and its address refuses new ones"
+"""Why a peer is lost whose process has ended."""
 
 _Thing = _Work | _Arrival | _Greeting | _Tick | _Later
 _MOVING = (_Work, _Arrival, _Greeting)  # what a peer that seems to stand still may be waiting for
@@ -195,9 +146,7 @@ class Clockwork:
         self._soon: deque[tuple[PeerId, Event]] = deque()
         self._hash = blake2b(digest_size=16)
         self._log = bytearray()
-        self._incarnation: dict[tuple[PeerId, PeerId], int] = {}
-        self._connected: set[tuple[PeerId, PeerId]] = set()
-        self._held: dict[tuple[PeerId, PeerId], list[tuple[PeerId, _Arrival]]] = {}
+        self.connections = Connections()
         self.processes = [self._process(me) for me in range(peers)]
         self.states: Counter[State] = Counter({"up": peers})
         for me in absent:
@@ -363,7 +312,7 @@ class Clockwork:
     # ---- Messages
 
     def _send(self, me: PeerId, to: PeerId, message: Message) -> None:
-        if self._patience is not None and _pair(me, to) not in self._connected:
+        if self._patience is not None and not self.connections.stands(me, to):
             return
         send = Send(to, message)
         self._shell.sent(me, send)
@@ -375,7 +324,7 @@ class Clockwork:
             insists=not isinstance(message, Data),
             is_last=isinstance(message, Bye),
         )
-        incarnation = self._incarnation.get(_pair(me, to), 0)
+        incarnation = self.connections.incarnation(me, to)
         for at_s in arrivals_s:
             self._push(at_s, to, _Arrival(me, incarnation, message))
 
@@ -387,11 +336,11 @@ class Clockwork:
                 self.moved_s = self.now_s
                 self._handle(me, Received(sender, arrival.what))
             return
-        pair = _pair(me, sender)
-        if arrival.incarnation != self._incarnation.get(pair, 0) or process.state in ("gone", "done", "absent"):
+        is_void = arrival.incarnation != self.connections.incarnation(me, sender)
+        if is_void or process.state in ("gone", "done", "absent"):
             return
         if not self.world.is_open(me, sender):
-            self._held.setdefault(pair, []).append((me, arrival))
+            self.connections.hold(sender, me, arrival)
         elif process.state == "stopped":
             process.kept.append((self.now_s, arrival))
         else:
@@ -427,7 +376,7 @@ class Clockwork:
 
     def _hears(self, me: PeerId, other: PeerId) -> bool:
         """Say whether a sign of life of the other reaches this peer now."""
-        there = self.processes[other].state in ("up", "done") and _pair(me, other) in self._connected
+        there = self.processes[other].state in ("up", "done") and self.connections.stands(me, other)
         return there and self.world.is_open(me, other)
 
     def _hear_for_the_last_time(self, me: PeerId, other: PeerId) -> None:
@@ -441,45 +390,36 @@ class Clockwork:
         return [(p.core.me, q) for p in self.processes for q in sorted(p.core.neighbours) if p.core.me < q]
 
     def _connect(self, a: PeerId, b: PeerId) -> None:
-        incarnation = self._incarnation.get(_pair(a, b), 0)
-        self._connected.add(_pair(a, b))
+        incarnation = self.connections.open(a, b)
         self.world.new_connection(a, b)
         for me, other in ((a, b), (b, a)):
             self._take(me, Greeted(other, incarnation))
 
-    def _disconnect(self, a: PeerId, b: PeerId) -> None:
-        """Whatever is on its way between these two is void."""
-        pair = _pair(a, b)
-        self._connected.discard(pair)
-        self._held.pop(pair, None)
-        self._incarnation[pair] = self._incarnation.get(pair, 0) + 1
-
     def _turn_away(self, me: PeerId, other: PeerId) -> None:
         """A peer counts another as lost: it tells it so, and greets it again if it is still there."""
-        if _pair(me, other) in self._connected:
-            self._disconnect(me, other)
-            one_way_s = self.world.round_trip_s(me, other) / 2
+        if self.connections.stands(me, other):
+            incarnation = self.connections.end(me, other)
             severed = Severed(me, "it counts this peer as lost")
-            self._push(self.now_s + one_way_s, other, _Arrival(me, self._incarnation[_pair(me, other)], severed))
+            at_s = self.now_s + self.world.round_trip_s(me, other) / 2
+            self._push(at_s, other, _Arrival(me, incarnation, severed))
         self._greet_later(me, other, self._heartbeat_s)
 
     def _hang_up(self, me: PeerId) -> None:
         """A process ends by itself: to whom it has said no goodbye, it is lost."""
         for other in sorted(self.processes[me].core.neighbours):
-            if _pair(me, other) in self._connected:
-                severed = Severed(me, "its connection broke and its address refuses new ones")
+            if self.connections.stands(me, other):
+                severed = Severed(me, GONE)
                 (at_s,) = self.world.arrivals_s(me, other, 0, self.now_s, insists=True, is_last=True)
-                self._push(at_s, other, _Arrival(me, self._incarnation.get(_pair(me, other), 0), severed))
+                self._push(at_s, other, _Arrival(me, self.connections.incarnation(me, other), severed))
 
     def _greet_later(self, a: PeerId, b: PeerId, after_s: float = 0.0) -> None:
-        incarnation = self._incarnation.get(_pair(a, b), 0)
+        incarnation = self.connections.incarnation(a, b)
         at_s = self.now_s + after_s + self.world.round_trip_s(a, b)
         self._push(at_s, a, _Greeting(b, incarnation))
 
     def _greet(self, a: PeerId, b: PeerId, incarnation: int) -> None:
-        pair = _pair(a, b)
-        both_are_up = all(self.processes[peer].state == "up" for peer in pair)
-        is_due = pair not in self._connected and incarnation == self._incarnation.get(pair, 0)
+        both_are_up = all(self.processes[peer].state == "up" for peer in (a, b))
+        is_due = not self.connections.stands(a, b) and incarnation == self.connections.incarnation(a, b)
         if both_are_up and is_due and self.world.is_open(a, b):
             self.moved_s = self.now_s
             self._connect(a, b)
@@ -496,12 +436,11 @@ class Clockwork:
         self._set_state(me, "gone")
         process.life, process.kept = process.life + 1, []
         for other in sorted(process.core.neighbours):
-            connected = _pair(me, other) in self._connected
-            self._disconnect(me, other)
-            if connected and other > me and self.world.is_open(me, other):
-                severed = Severed(me, "its connection broke and its address refuses new ones")
+            stood = self.connections.stands(me, other)
+            incarnation = self.connections.end(me, other)
+            if stood and other > me and self.world.is_open(me, other):
                 at_s = self.now_s + self.world.round_trip_s(me, other) / 2
-                self._push(at_s, other, _Arrival(me, self._incarnation[_pair(me, other)], severed))
+                self._push(at_s, other, _Arrival(me, incarnation, Severed(me, GONE)))
 
     def restart(self, me: PeerId) -> None:
         """A process that is gone, or was not there yet, begins."""
@@ -512,7 +451,7 @@ class Clockwork:
         self.processes[me] = self._process(me)
         self.processes[me].life = life
         for other in sorted(self.processes[me].core.neighbours):
-            self._disconnect(me, other)
+            self.connections.end(me, other)
         self._start(me)
         for other in sorted(self.processes[me].core.neighbours):
             self._greet_later(me, other)
@@ -555,9 +494,9 @@ class Clockwork:
 
     def after_a_heal(self) -> None:
         """Peers may hear each other again: what was held up goes on its way, and who was lost is greeted."""
-        for pair, held in list(self._held.items()):
+        for pair, held in self.connections.release():
             if self.world.is_open(*pair):
-                del self._held[pair]
+                self.connections.let_go(pair)
                 for me, arrival in held:
                     self._push(self.now_s + self.world.round_trip_s(*pair) / 2, me, arrival)
         for me, process in enumerate(self.processes):
@@ -567,13 +506,9 @@ class Clockwork:
     def meet_again(self, me: PeerId) -> None:
         """Greet all neighbours with whom there is no connection."""
         for other in sorted(self.processes[me].core.neighbours):
-            if _pair(me, other) not in self._connected:
+            if not self.connections.stands(me, other):
                 self._greet_later(me, other, self._heartbeat_s)
 
 
 def _is_dead(membership: Membership | None, peer: PeerId) -> bool:
     return membership is not None and membership.status(peer) == "dead"
-
-
-def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:
-    return (a, b) if a < b else (b, a)

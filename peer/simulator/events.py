@@ -9,31 +9,25 @@ from collections.abc import Callable
 from math import inf
 from time import perf_counter
 
-import torch
-
-from peer.assembly import Assembly, Exchange, exchange_of, learner_of
+from peer.assembly import Assembly, Exchange
 from peer.assembly.faults import newcomers, random_faults
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
-from peer.learner import Learner, Said, wire_forms
-from peer.protocol import messages
+from peer.learner import Said
 from peer.protocol.membership import Patience
 from peer.protocol.messages import (
-    Accept,
     Adopt,
     Adopted,
     Alert,
     Copied,
     Copy,
-    Data,
     Forget,
     Learn,
+    Learned,
     Message,
     Mix,
     Mixed,
-    Model,
     PeerId,
-    Propose,
     Send,
     Train,
     Trained,
@@ -41,12 +35,11 @@ from peer.protocol.messages import (
 from peer.protocol.pairwise import Pairwise
 from peer.record import Divergence, Ended
 from peer.simulator.clockwork import Clockwork
-from peer.simulator.together import vectorised
+from peer.simulator.learners import Learners
 from peer.simulator.troubles import Troubles
 from peer.simulator.watching import Watch
 from peer.simulator.world import World
-from peer.task.local import Interrupted, Learned
-from peer.task.rows import RowTrainer
+from peer.task.local import Interrupted
 from peer.task.task import Task
 
 HAPPENED = {
@@ -78,22 +71,9 @@ class EventsEngine:
         self.stop = stop
         self.enough = enough
         e = assembly.experiment
-        n, device = len(assembly.names), torch.device("cpu")
-        self._task = task
-        self._trainer, self._shards, self._test = task.trainer(device), task.shards(device), task.test_rows(device)
-        self.ended = Ended("events", self._trainer.step, n, simulated_seconds=0.0)
-        self.learners: dict[PeerId, Learner] = {}
-        self._payload_bytes = [
-            sum(t.numel() * t.element_size() for t in form.values())
-            for form in wire_forms(assembly.fitted(task.layout), task.start(0))
-        ]
-        self._rows: RowTrainer | None = None
-        if e.task.step == "vmap":  # else each by itself, as a daemon does it, to the last bit
-            x = torch.stack([task.start(i) for i in range(n)])
-            self._rows = vectorised(task, self._trainer, self._shards, "vmap", x)
-            self.ended.step = self._trainer.step if self._rows is None else self._rows.step
-        start = task.start(0)
-        self._model_bytes = start.numel() * start.element_size()
+        n = len(assembly.names)
+        self.learners = Learners(assembly, task, stop)
+        self.ended = Ended("events", self.learners.step, n, simulated_seconds=0.0)
         self._open: dict[int, dict[PeerId, Figures]] = {}  # round -> peer -> figures, until all are in
         self._held: dict[PeerId, tuple[int, Mixed]] = {}  # who waits at the end of a round until all are judged
         self._local_rounds = 0
@@ -141,54 +121,22 @@ class EventsEngine:
     # ---- What the clockwork asks for
 
     def core(self, me: PeerId) -> Exchange:
-        core = exchange_of(self.assembly, me, endless=True)
-        if me in self.learners:
-            self.learners[me].drop_unfinished()  # steps of a peer that is gone, and that nobody has heard of
-            self.ended.gradients += self.learners[me].gradients
-            if self._rows is not None:
-                self._rows.begin_anew(me)
-        task = self._task
-        self.learners[me] = learner_of(
-            self.assembly, task, me, self._trainer, task.start(me), self._shards[me], self._test, core.around
-        )
-        return core
+        return self.learners.begin_anew(me)
 
     def step_s(self, me: PeerId, round: int) -> float:
         return self.assembly.speeds.round_s(me, round)
 
     def payload_bytes(self, message: Message) -> int:
-        match message:
-            case Data(_, exchange):
-                return self._payload_bytes[exchange]
-            case Propose() | Accept():
-                return self._payload_bytes[0]
-            case Model():
-                return self._model_bytes
-        return 0
+        return self.learners.payload_bytes(message)
 
     def begin(self, me: PeerId, train: Train) -> None:
         self.learners[me].begin(train.round)
 
     def train(self, me: PeerId, train: Train) -> Trained:
         """Do the local steps at the time at which they are done: until then the run may have ended."""
-        learner = self.learners[me]
-        if self._rows is None:
-            learner.practise(self.stop)
-        elif learner.begun is not None:
-            self._practise_together(self._rows)
+        self.learners.practise(me)
         learns_later = isinstance(self.clockwork.processes[me].core, Pairwise)
-        return Trained(train.round, None if learns_later else learner.learn())
-
-    def _practise_together(self, rows: RowTrainer) -> None:
-        """Do all local steps that have begun: nothing that happens until they end can change what they find."""
-        begun = [(me, learner.begun) for me, learner in self.learners.items()]
-        these = [(me, *where) for me, where in begun if where is not None]
-        peers, rounds, x = zip(*these, strict=True)
-        shards = [shard for shard in self._shards if shard is not None]
-        deltas = rows.train_some(torch.stack(x), shards, peers, rounds, self.stop)
-        for me, round, delta in zip(peers, rounds, deltas, strict=True):
-            s = rows.schedule
-            self.learners[me].practised(Learned(delta, s.lr_at(round), s.local_steps))
+        return Trained(train.round, None if learns_later else self.learners[me].learn())
 
     def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
         learner = self.learners[me]
@@ -200,15 +148,15 @@ class EventsEngine:
             return self._completed(me, mix.round + 1, mixed)
         return mixed
 
-    def learn(self, me: PeerId, learn: Learn) -> messages.Learned:
+    def learn(self, me: PeerId, learn: Learn) -> Learned:
         learner = self.learners[me]
         if learn.round is None:
-            return messages.Learned(learner.say())
+            return Learned(learner.say())
         message = learner.learn()
         learner.settle()
         self.ended.staleness.add(learn.staleness)
         self._did_a_local_round(me)
-        return messages.Learned(message)
+        return Learned(message)
 
     def copy(self, me: PeerId, copy: Copy) -> Copied:
         return Copied(copy.to, self.learners[me].copy())
@@ -392,8 +340,7 @@ class EventsEngine:
             return
         if judged == round and not self._is_cut_short:
             return
-        for learner in self.learners.values():
-            learner.drop_unfinished()
+        self.learners.drop_unfinished()
         self._evaluate_all(round)
 
     def _tell_trouble(self, what: str, peers: tuple[PeerId, ...]) -> None:
@@ -404,19 +351,18 @@ class EventsEngine:
 
     def _result(self) -> Ended:
         ended, processes, names = self.ended, self.clockwork.processes, self.assembly.names
-        for learner in self.learners.values():
-            learner.drop_unfinished()
+        self.learners.drop_unfinished()
         if ended.diverged is not None and ended.outcome == "finished":
             ended.outcome = "diverged"
         ended.rounds = self._rounds()
         ended.history = self.watch.history.entries
         ended.events, ended.event_hash = self.clockwork.events, self.clockwork.event_hash
         ended.short_rounds = sum(process.core.short_rounds for process in processes)
-        ended.gradients += sum(learner.gradients for learner in self.learners.values())
+        ended.gradients = self.learners.gradients
         away = {me for me, process in enumerate(processes) if process.state not in ("up", "done")}
         ended.lost = [names[me] for me in sorted(away)]
         ended.params = [None if me in away else self.learners[me].params().numpy() for me in range(len(names))]
         if self.watch.on_model is not None:
-            for me in sorted(self.learners.keys() - away):
+            for me in sorted(self.learners.each.keys() - away):
                 self.watch.on_model(names[me], self.learners[me].tensors())
         return ended
