@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ class Forked:
         context: ForkServerContext = get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        self._out, self._err = (os.fdopen(end, encoding="utf-8") for end in (out, err))
+        self._out, self._err = os.fdopen(out, encoding="utf-8"), os.fdopen(err, "rb", buffering=0)
+        self._unread = b""
         self.said: list[str] = []
         self.process = context.Process(target=_Command(arguments, cwd, out_end, err_end))
         try:
@@ -35,18 +37,34 @@ class Forked:
 
     def read_until(self, words: str) -> str:
         """Read stderr up to the first line with these words, and return it."""
-        for line in self._err:
-            self.said.append(line.rstrip())
+        for line in self._lines():
             if words in line:
                 return line
         raise AssertionError(f"ended without saying {words!r}; it said:\n" + "\n".join(self.said))
 
     def end(self) -> tuple[int | None, dict[str, Any]]:
         """Wait for the end; return the exit code and the document on stdout, which is less than a pipe holds."""
-        self.said += [line.rstrip() for line in self._err]
+        for _ in self._lines():
+            pass
         self.process.join(PATIENCE_S)
         out = self._out.read() if self.process.exitcode is not None else ""
         return self.process.exitcode, json.loads(out) if out else {}
+
+    def _lines(self) -> Iterator[str]:
+        """Yield what it says on stderr, line by line, to the end of it."""
+        while True:
+            line, end, rest = self._unread.partition(b"\n")
+            if end:
+                self._unread = rest
+                self.said.append(line.decode())
+                yield self.said[-1]
+                continue
+            if not select.select([self._err], [], [], PATIENCE_S)[0]:
+                raise AssertionError(f"silent for {PATIENCE_S} s; it said:\n" + "\n".join(self.said))
+            more = self._err.read(65536)
+            if not more:
+                return
+            self._unread += more
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid is not None

@@ -254,7 +254,7 @@ def test_a_killed_peer_that_waits_for_nobody_goes_on_in_the_round_of_a_neighbour
     lab.write(rounds=LOCAL_ROUNDS, more=f"[algorithm]\n{INDEPENDENT[which]}\n")
     daemons = lab.start_all()
     for daemon in daemons.values():
-        daemon.read_until(f"round {LOCAL_STEPS}/")
+        daemon.read_until(f"round {LOCAL_STEPS - 10}/")
     daemons["c"].signal(signal.SIGKILL)
     for name in ("b", "d"):
         daemons[name].read_until("c is lost")

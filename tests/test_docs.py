@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from peer.experiment.fault_entry import ACTIONS, fault_entry
 from peer.experiment.schema import Faults, Network, Speed
 from tests.processes import earshot
 
-DOCS = Path(__file__).parents[1] / "docs"
+HOUSE = Path(__file__).parents[1]
+DOCS = HOUSE / "docs"
 OWN = (DOCS / "own.md").read_text(encoding="utf-8")
 WORLD = (DOCS / "world.md").read_text(encoding="utf-8")
 
@@ -141,3 +144,19 @@ def test_every_action_of_a_fault_is_in_the_table_with_an_entry_that_is_one() -> 
     assert tuple(rows) == ACTIONS
     for action, text in rows.items():
         assert fault_entry(tomllib.loads(f"entry = {text}")["entry"]).what == action
+
+
+def test_the_command_that_plays_a_seed_again_does() -> None:
+    text = (HOUSE / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (arguments,) = re.findall(r"`python (-m tests\.fault_bed [^`]*)`", text)
+    subprocess.run([sys.executable, *shlex.split(arguments)], cwd=HOUSE, check=True, capture_output=True)
+
+
+def test_the_map_of_the_house_leads_somewhere() -> None:
+    text = (HOUSE / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (HOUSE / link).exists(), link
+    for room, below in (("protocol", "messages gossip standing asynchronous"), ("simulator", "clockwork world replay")):
+        assert all(
+            f"\n        {name}" in text and (HOUSE / "peer" / room / f"{name}.py").exists() for name in below.split()
+        )

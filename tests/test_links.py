@@ -40,6 +40,7 @@ from peer.protocol.messages import (
     Done,
     Fetch,
     Greeted,
+    Heard,
     Heartbeat,
     Message,
     Model,
@@ -394,6 +395,16 @@ def test_a_large_message_arrives_intact_and_heartbeats_overtake_its_end(room: Ro
     assert a.messages(B) == [back]
     assert b.events.index(Received(A, Heartbeat(77))) < b.events.index(Received(A, there))
     assert a.events.index(Received(B, Heartbeat(77))) < a.events.index(Received(B, back))
+
+
+def test_every_part_of_a_large_message_is_a_sign_of_life(room: Room) -> None:
+    """On a slow line heartbeats wait behind parts: the last of them must not be the first thing that is heard."""
+    a, b = room.pair()
+    there = Data(0, 0, payload(0, 1))
+    a.links.send(B, replace(there, payload=memoryview(there.payload)))
+    room.drive(lambda: b.messages(A))
+    before = b.events[: b.events.index(Received(A, there))]
+    assert before.count(Heard(A)) >= len(there.payload) // CHUNK_BYTES - 1
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,6 +17,7 @@ from peer.protocol.messages import (
     Event,
     Finish,
     Greeted,
+    Heard,
     Heartbeat,
     PeerJoined,
     PeerLost,
@@ -65,6 +66,12 @@ STORIES: dict[str, list[Row]] = {
         (8.5, Received(1, Done(0)), "", "alive", 11.5),
         (9.0, TICK, "", "alive", 11.5),
         (11.0, Received(1, Data(1, 0, "x")), "", "alive", 14.0),
+    ],
+    "a large message on a slow line: every part of it is a sign of life": [
+        (1.0, Greeted(1), "joined 1", "alive", 4.0),
+        (3.9, Heard(1), "", "alive", 6.9),
+        (6.8, Heard(1), "", "alive", 9.8),
+        (9.7, Received(1, Data(1, 0, "x")), "", "alive", 12.7),
     ],
     "suspect, then alive again": [
         (0.0, Greeted(1), "joined 1", "alive", 3.0),

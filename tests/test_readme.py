@@ -8,6 +8,8 @@ import pytest
 
 from peer.experiment import load
 from peer.starter import starter_text
+from peer.ways import engine_of
+from tests.commands import Command
 from tests.processes import earshot
 
 README = Path(__file__).parents[1] / "README.md"
@@ -54,7 +56,29 @@ def test_its_own_model_and_data_learn(tmp_path: Path) -> None:
     assert summary["accuracy"]["min"] > 0.7
 
 
+def test_its_ways_to_run_are_commands_with_these_options(command: Command) -> None:
+    ways = [shlex.split(way)[1:] for way in re.findall(r"^\| `(earshot [^`]*)` \|", TEXT, flags=re.MULTILINE)]
+    assert [way[0] for way in ways] == ["simulate", "up", "start", "simulate"]
+    for name, *arguments in ways:
+        shown = command(name, "--help")
+        assert shown.code == 0
+        assert all(option in shown.out for option in arguments if option.startswith("--"))
+
+
+def test_its_virtual_world_chooses_the_engine_that_knows_time(tmp_path: Path) -> None:
+    engines = {}
+    for number, block in enumerate(blocks("toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        engines["[network]" in block] = engine_of(load(file))
+    assert engines == {True: "events", False: "rounds"}
+
+
 def test_its_scripts_and_pages_are_there() -> None:
+    scripts = re.search(r"`bench/experiments` has.*?\n\n", TEXT, flags=re.DOTALL)
+    assert scripts is not None
+    for script in re.findall(r"`(\w+\.py)`", scripts[0]):
+        assert (README.parent / "bench" / "experiments" / script).exists(), script
     for page in re.findall(r"\]\(([^)]+)\)", TEXT):
         assert (README.parent / page).exists(), page
     for script in re.findall(r"\./(scripts/\w+)", TEXT):

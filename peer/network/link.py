@@ -25,9 +25,9 @@ from typing import Any, Protocol
 from peer.network.greeting import Greeting, from_wire, plain, refusal
 from peer.network.stream import Incoming, Outgoing
 from peer.network.wire import TEXT_CHARACTERS, Ack, Beat, Chunk, Header, Hello, Note, Refuse, Welcome
-from peer.protocol.messages import Alert, Greeted, Heartbeat, Message, PeerId, Received, Severed
+from peer.protocol.messages import Alert, Greeted, Heard, Heartbeat, Message, PeerId, Received, Severed
 
-LinkEvent = Greeted | Severed | Received | Alert
+LinkEvent = Greeted | Severed | Received | Heard | Alert
 
 
 class Transmit(Protocol):
@@ -151,11 +151,11 @@ class Link:
             case Ack(next_wanted) if self.trusted:
                 self.outgoing.acknowledged(next_wanted)
                 self.push()
+                yield Heard(self.peer)
             case Chunk() | Note() if self.trusted:
                 message = self.incoming.take(header, body)
                 self.acknowledge()
-                if message is not None:
-                    yield Received(self.peer, message)
+                yield Heard(self.peer) if message is None else Received(self.peer, message)
 
     def is_late(self, hello: Hello, theirs: Greeting) -> bool:
         """Say whether this greeting came over a connection that has been replaced, and is read only now."""

@@ -21,6 +21,7 @@ from peer.protocol.messages import (
     Event,
     Finish,
     Greeted,
+    Heard,
     PeerId,
     PeerJoined,
     PeerLost,
@@ -71,6 +72,8 @@ class Membership:
         match event:
             case Greeted(peer, incarnation):
                 effects = self._greeted(peer, incarnation, now_s)
+            case Heard(peer):
+                effects = self._heard(peer, now_s)
             case Received(peer, message):
                 effects = self._heard(peer, now_s)
                 if isinstance(message, Bye) and self._status(peer) != "dead":

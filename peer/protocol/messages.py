@@ -166,6 +166,13 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """A part of a message has arrived: its sender is alive. For membership."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class Shares:
     """A payload that differs from listener to listener; `own` is the one that its sender mixes itself."""
 
@@ -272,7 +279,19 @@ class Severed:
 
 
 Event = (
-    Received | Trained | Mixed | Learned | Copied | Adopted | Tick | Command | PeerJoined | PeerLost | Greeted | Severed
+    Received
+    | Heard
+    | Trained
+    | Mixed
+    | Learned
+    | Copied
+    | Adopted
+    | Tick
+    | Command
+    | PeerJoined
+    | PeerLost
+    | Greeted
+    | Severed
 )
 
 
