@@ -382,12 +382,11 @@ def test_who_is_refused_greets_again_at_its_heartbeats_and_not_faster(room: Room
             assert isinstance(header, Hello)
             greeted_in.append(header.incarnation)
             router.send_multipart([route, encode(Refuse("not yet", header.incarnation + 2))])
-        return len(greeted_in) > 5
+        return bool(greeted_in) and greeted_in[-1] >= 8
 
     room.drive(refuses_once_more)
     assert len(greeted_in) <= b.beats + 1
     assert greeted_in == sorted(greeted_in)
-    assert greeted_in[-1] >= 8
     assert b.severed() == []
     assert b.alerts() == []
 

@@ -66,6 +66,8 @@ class Node:
     journal: Journal | None = None
     _worker: Worker[Done] = field(default_factory=Worker)
     _trainer: Worker[Done] | None = None
+    _is_practising: bool = False  # local steps are with the trainer
+    _is_void: bool = False  # those that are; nobody is told of them
     _outcome: Outcome | None = None
     _failure: EarshotError | None = None
     _diverged_round: int | None = None
@@ -148,6 +150,11 @@ class Node:
             self._carry_out(self.core.handle(Command("stop"), now_s), now_s)
             self._outcome = "failed"
             return
+        if self._trainer is not None and isinstance(result.event, Trained):
+            self._is_practising = False
+            if self._is_void:
+                self._practise_anew(now_s)
+                return
         self._evaluations_s += result.evaluation_s
         if result.alert:
             self.reporter.alert(result.alert, None)
