@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +71,13 @@ class Forked:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
 
+    def children(self) -> list[int]:
+        """Return the process ids of its children."""
+        return children_of(self.process.pid)
+
     def close(self) -> None:
+        for pid in self.children() if self.process.is_alive() else ():
+            os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
         self._out.close()
@@ -98,6 +105,12 @@ class _Command:
         from peer.cli import main
 
         main()
+
+
+def children_of(pid: int | None) -> list[int]:
+    """Return the process ids of a process's children."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(child) for child in listed.stdout.split()]
 
 
 @contextmanager

@@ -426,6 +426,20 @@ def test_who_has_completed_no_round_has_nothing_to_keep() -> None:
     )
 
 
+def test_who_was_done_and_was_started_anew_is_told_the_round() -> None:
+    check(
+        of_two(rounds=3),
+        """
+        > 0 starts
+        > joined 1
+            train 0
+        > 1 bye 3
+        > joined 1
+            to 1: resume 0
+        """,
+    )
+
+
 def test_a_model_of_one_that_was_lost_meanwhile_is_asked_of_another() -> None:
     check(
         in_a_ring_of_three(rounds=100),

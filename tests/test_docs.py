@@ -156,7 +156,9 @@ def test_the_map_of_the_house_leads_somewhere() -> None:
     text = (HOUSE / "ARCHITECTURE.md").read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (HOUSE / link).exists(), link
-    for room, below in (("protocol", "messages gossip standing asynchronous"), ("simulator", "clockwork world replay")):
-        assert all(
-            f"\n        {name}" in text and (HOUSE / "peer" / room / f"{name}.py").exists() for name in below.split()
-        )
+    for room in ("protocol", "network", "simulator", "daemon"):
+        (rows,) = re.findall(rf"^ {{6}}{room}/.*\n((?: {{8}}.*\n)+)", text, flags=re.MULTILINE)
+        names = [name for row in rows.splitlines() for name in re.split(r" {2,}", row.strip())[0].split(", ")]
+        assert names
+        for name in names:
+            assert (HOUSE / "peer" / room / f"{name}.py").exists(), (room, name)

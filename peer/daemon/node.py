@@ -40,6 +40,7 @@ from peer.protocol.messages import (
     Tell,
     Tick,
     Train,
+    Trained,
 )
 from peer.protocol.pairwise import Pairwise
 from peer.protocol.survey import Survey
@@ -66,8 +67,8 @@ class Node:
     journal: Journal | None = None
     _worker: Worker[Done] = field(default_factory=Worker)
     _trainer: Worker[Done] | None = None
-    _is_practising: bool = False  # local steps are with the trainer
-    _is_void: bool = False  # those that are; nobody is told of them
+    _practising: int = 0  # jobs that the trainer has
+    _void: int = 0  # so many of the next of them are of before an `Adopt`: the core is not told of them
     _outcome: Outcome | None = None
     _failure: EarshotError | None = None
     _diverged_round: int | None = None
@@ -151,9 +152,9 @@ class Node:
             self._outcome = "failed"
             return
         if self._trainer is not None and isinstance(result.event, Trained):
-            self._is_practising = False
-            if self._is_void:
-                self._practise_anew(now_s)
+            self._practising -= 1
+            if self._void:
+                self._void -= 1
                 return
         self._evaluations_s += result.evaluation_s
         if result.alert:
@@ -232,6 +233,7 @@ class Node:
             return
         if self.journal is not None:
             self.journal.begins(train)
+        self._practising += 1
         self.jobs.learner.begin(train.round)  # here: from the state as it is, before it is mixed again
         self._trainer.submit(partial(self.jobs.practise, train.round, self._trainer.is_stopping))
 
@@ -249,6 +251,7 @@ class Node:
                     self._staleness.add(staleness)
                 self._worker.submit(partial(self.jobs.learn, effect))
             case Adopt():
+                self._void = self._practising
                 self._worker.submit(partial(self.jobs.adopt, effect))
 
     def _judge(self, round: int) -> None:

@@ -171,11 +171,14 @@ class Independent:
     # ---- Neighbours
 
     def _welcome(self, peer: PeerId) -> list[Effect]:
-        if peer in self._closed or peer not in self.neighbours:
+        if peer not in self.neighbours:
             return []
+        was_away = peer in self.lost or peer in self._closed  # done, say, and then started anew
+        self.lost.pop(peer, None)
+        self._closed.discard(peer)
         self._awaited.discard(peer)
         self._end_life(peer)
-        return [Send(peer, Resume(self.round))] if self.lost.pop(peer, None) is not None else []
+        return [Send(peer, Resume(self.round))] if was_away else []
 
     def _lose(self, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self.alive:

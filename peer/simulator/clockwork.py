@@ -95,6 +95,9 @@ class _Later:
     happen: Callable[[], None]
 
 
+AFTER_ALL = 1 << 60
+"""Added to the place in line of a look at the clock: what arrives in the same instant is taken in before it."""
+
 GONE = "its connection broke and its address refuses new ones"
 """Why a peer is lost whose process has ended."""
 
@@ -230,7 +233,8 @@ class Clockwork:
                 self._greet(peer, other, incarnation)
 
     def _push(self, at_s: float, peer: PeerId, thing: _Thing) -> None:
-        heapq.heappush(self._heap, (at_s, next(self._ties), peer, thing))
+        tie = next(self._ties) + (AFTER_ALL if isinstance(thing, _Tick) else 0)
+        heapq.heappush(self._heap, (at_s, tie, peer, thing))
         self._coming += isinstance(thing, _MOVING)
 
     # ---- Cores

@@ -75,25 +75,30 @@ class Replay:
             case "train":
                 self._trained[me] = note["round"], _whole(learner.train(note["round"]))
             case "learn":
+                if learner.begun is None:
+                    raise ConfigError(KEY, f"{me} learned what it has no note of training, in round {note['round']}")
                 learner.practise()
                 learner.learn()
                 learner.settle()
             case "say":
-                label = (me, note["to"], note["what"], note["number"], note["life"])
-                if self._wanted[label]:
+                label = _said_by(me, note)
+                if label is not None and self._wanted[label]:
                     self._said[label] = self._what_is_said(me, note)
             case "mix":
                 learner.mix(0, [self._term(me, term) for term in note["terms"]])
             case "adopt":
                 of = note["of"]
+                if learner.begun is not None:  # void, but the momentum has them
+                    learner.practise()
                 learner.adopt(None if of is None else self._take((of[0], me, *of[1:])))
 
     def _what_is_said(self, me: str, note: Note) -> Message:
         if note["what"] == "model":
             return self.learners[me].copy()
         if note["what"] == "data":  # it may have waited for the listener: since then the state was mixed
-            round, message = self._trained[me]
-            assert round == note["number"], "a newer message takes the place of one that waits"
+            round, message = self._trained.get(me, (None, {}))
+            if round != note["number"]:  # a newer message takes the place of one that waits
+                raise ConfigError(KEY, f"{me} said data {note['number']}, and its notes last had it train {round}")
             return message
         return _whole(self.learners[me].say())
 
@@ -112,10 +117,9 @@ class Replay:
 
     def _check_end(self) -> None:
         for me, notes in self._notes.items():
-            for label in labels(me, notes[0]) if notes else ():
-                if label not in self._said:
-                    sender, _, what, number, _ = label
-                    raise ConfigError(KEY, f"{me} mixed {what} {number} of {sender}, who has no note of saying it")
+            if notes:
+                note = notes[0]
+                raise ConfigError(KEY, f"{me} cannot {note['did']} again in the order of the notes: {note}")
 
 
 def replay(assembly: Assembly, task: Task, run: Path, watch: Watch, stop: Callable[[], bool]) -> Ended:
@@ -156,7 +160,24 @@ def notes_of(run: Path, names: tuple[str, ...]) -> dict[str, deque[Note]]:
             f"{path} has no mixes: only daemons that wait for nobody note them. A synchronous run needs none; "
             "simulate --engine events comes to the same parameters",
         )
-    return {name: notes[name] for name in names}
+    found = {name: notes[name] for name in names}
+    _check_all_was_said(found)
+    return found
+
+
+def _check_all_was_said(notes: dict[str, deque[Note]]) -> None:
+    said = {label for me, own in notes.items() for note in own if (label := _said_by(me, note)) is not None}
+    for me, own in notes.items():
+        for note in own:
+            for label in labels(me, note):
+                if label not in said:
+                    sender, _, what, number, _ = label
+                    did = "mixed" if note["did"] == "mix" else "took over"
+                    raise ConfigError(KEY, f"{me} {did} {what} {number} of {sender}, who has no note of saying it")
+
+
+def _said_by(me: str, note: Note) -> Label | None:
+    return (me, note["to"], note["what"], note["number"], note["life"]) if note["did"] == "say" else None
 
 
 def _add(notes: dict[str, deque[Note]], line: str, names: tuple[str, ...], where: str) -> None:
