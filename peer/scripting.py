@@ -41,7 +41,8 @@ def explain(experiment: Experiment, *, matrix: bool = False) -> Document:
 def simulate(experiment: Experiment, *, engine: ways.Engine | None = None, out: str | Path | None = None) -> Document:
     """Run an experiment in this process and return its summary. Writes nothing unless `out` names a folder.
 
-    Without an `engine` it is "rounds", and "events" where the experiment has [network]. Raises ConfigError when the
+    Without an `engine` it is "rounds", and "events" where the experiment asks for links, speeds, faults or peers that
+    do not wait. Raises ConfigError when the
     experiment is wrong; a run that diverges returns with its outcome.
     """
     options = ways.Options(writes=False, out=None if out is None else Path(out))

@@ -107,6 +107,9 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
         if engine == "events":
             _ask_for_all_rounds(assembly)
         folder = _open(options, experiment, assembly, task)
+        tables = _virtual_tables(experiment)
+        if tables and engine == "rounds":
+            options.listener.note(f"{_listed(tables)}: rounds know no time, links or faults; events do")
         options.listener.memory(memory_bytes(assembly, task, engine), available_bytes())
         watch = Watch(
             assembly,
@@ -255,8 +258,11 @@ def _close(experiment: Experiment, ended: Ended, began_s: float, folder: RunFold
 def _say_what_is_real(experiment: Experiment, options: Options) -> None:
     tables = _virtual_tables(experiment)
     if tables:
-        names = " and ".join(f"[{name}]" for name in tables)
-        options.listener.note(f"{names}: for simulate only; here links, steps and faults are real")
+        options.listener.note(f"{_listed(tables)}: for simulate only; here links, steps and faults are real")
+
+
+def _listed(tables: Sequence[str]) -> str:
+    return " and ".join(f"[{name}]" for name in tables)
 
 
 def _ask_for_all_rounds(assembly: Assembly) -> None:

@@ -179,3 +179,52 @@ def test_the_optimum_has_no_gradient(load: Any) -> None:
     assert float(at.grad.abs().max()) < 1e-12
     assert largest < 1e-12
     assert load("softmax").accuracy(best, x, y) == float((scores.argmax(dim=1).numpy() == y).mean())
+
+
+def test_stragglers_runs(
+    tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = load("stragglers").main(["--json", "--seeds", "3", "--rounds", "9"])
+    stdout, tables = capsys.readouterr()
+    lines = lines_of(stdout)
+    measured = {(line["way"], line["stragglers"]): line for line in lines if line.get("measured") == "training"}
+    assert len(measured) == 9
+    assert measured["D-PSGD, in step", 0]["rounds"] == 8  # 8 of 1.02 s
+    assert measured["D-PSGD, in step", 1]["rounds"] == measured["D-PSGD, in step", 2]["rounds"] == 2
+    assert measured["asynchronous averaging", 2]["gradients"] == 14 * 9 + 2 * 2
+    assert all(line["history"][-1]["simulated_seconds"] <= 9.0 for line in measured.values())
+    assert len([line for line in lines if "claim" in line]) == 6
+    assert code == 1  # nobody is good enough after nine seconds
+    for row in ("no straggler: AD-PSGD", "two stragglers: D-PSGD, in step", "not at all"):
+        assert row in tables
+    assert (tmp_path / "runs" / "stragglers.png").read_bytes().startswith(PNG)
+
+
+def test_claims_on_stragglers(load: Any) -> None:
+    stragglers = load("stragglers")
+    figures = {  # rounds, gradients, accuracy, seconds to the goal; with none, one and two stragglers
+        stragglers.IN_STEP: [(100, 1600, 0.86, 20.0), (25, 400, 0.81, 80.0), (25, 400, 0.81, 80.0)],
+        stragglers.ASYNCHRONOUS: [(100, 1600, 0.85, 30.0), (95, 1525, 0.85, 35.0), (90, 1450, 0.84, 40.0)],
+        stragglers.PAIRWISE: [(96, 1536, 0.85, 35.0), (91, 1464, 0.85, 36.0), (86, 1392, 0.85, 37.0)],
+    }
+    good = [
+        stragglers.Trained(way, number, seed, *figures[way][number], {})
+        for way in stragglers.WAYS
+        for number in stragglers.STRAGGLERS
+        for seed in (0, 1)
+    ]
+
+    def with_one(way: str, number: int, seeds: tuple[int, ...] = (0, 1), **changes: object) -> list[Any]:
+        here = (way, number)
+        return [replace(r, **changes) if (r.way, r.stragglers) == here and r.seed in seeds else r for r in good]
+
+    assert all(claim.held for claim in stragglers.claims_of(good))
+    assert not held(stragglers.claims_of(with_one(stragglers.IN_STEP, 1, rounds=30)), "In step, 4 times")
+    assert not held(stragglers.claims_of(with_one(stragglers.PAIRWISE, 2, gradients=1300)), "Who does not wait loses")
+    assert not held(stragglers.claims_of(with_one(stragglers.PAIRWISE, 0, accuracy=0.83)), "Without stragglers all")
+    late = with_one(stragglers.ASYNCHRONOUS, 2, seeds=(1,), goal_after_s=None)
+    assert not held(stragglers.claims_of(late), "With stragglers, who does not wait")
+    assert not held(stragglers.claims_of(late), "Two stragglers make")
+    early = with_one(stragglers.PAIRWISE, 0, goal_after_s=15.0)
+    assert not held(stragglers.claims_of(early), "Without stragglers, who does not wait")

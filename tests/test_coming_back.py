@@ -242,7 +242,6 @@ def test_another_experiment_is_refused_in_place_of_the_killed_one(lab: Lab) -> N
 # ---- Peers that wait for nobody
 
 
-
 INDEPENDENT = {"async": 'mode = "async"', "adpsgd": 'name = "adpsgd"'}
 LOCAL_STEPS, LOCAL_ROUNDS = 300, 900
 """The gate, where one is counted by rounds of its own: far enough from both ends for what happens meanwhile."""

@@ -954,7 +954,7 @@ def test_what_the_starter_comments_out_loads_too(write: Any) -> None:
             '[algorithm]\nmode = "async"\n[transport]\nround_deadline_s = 2',
             'transport.round_deadline_s: has no effect under algorithm.mode = "async", in which nobody is waited for',
         ),
-        ("[algorithm]\nmax_staleness = 3", "algorithm.max_staleness: belongs to cached and to mode"),
+        ("[algorithm]\nmax_staleness = 3", "algorithm.max_staleness: belongs to mode"),
         ('[algorithm]\nname = "adpsgd"\nmax_staleness = 3', "adpsgd mixes what it has just been told"),
         ('[algorithm]\nname = "adpsgd"\norder = "cta"', "algorithm.order: "),
     ],

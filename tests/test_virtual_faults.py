@@ -279,3 +279,15 @@ def test_push_sum_keeps_the_mean_whatever_becomes_of_the_links(which: str) -> No
     assert summary.short_rounds >= SHORT_ROUNDS[which]
     assert ("deadline" in which) or summary.short_rounds == 0
     np.testing.assert_allclose(values(summary), MEAN, rtol=1e-10)
+
+
+# ---- Barriers
+
+
+@pytest.mark.parametrize("away_s", [2.0, 4.0, 8.0])
+@pytest.mark.parametrize("every", [1, 2])
+def test_who_comes_back_beyond_the_round_that_is_judged_holds_up_nobody(every: int, away_s: float) -> None:
+    """With stop_when all wait at an evaluation; a peer that jumps over it is not waited for."""
+    kill = {"at_s": 2.5, "kill": "peer-3", "for_s": away_s}
+    summary = with_faults(kill, rounds=20, eval_every=every, stop_when="consensus_distance <= 1e-30")
+    assert (summary.outcome, summary.rounds, summary.lost) == ("finished", 20, [])

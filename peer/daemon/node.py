@@ -76,6 +76,7 @@ class Node:
     _held: tuple[int, Event] | None = None  # what the core is not told before the run may go on after this round
     _began_s: float = 0.0
     _mixed_s: float = 0.0
+    _trains_since_s: float = 0.0
     _evaluations_s: float = 0.0
     _waiting_since_s: float = 0.0
     _waits_for: frozenset[PeerId] = frozenset()
@@ -234,6 +235,7 @@ class Node:
         if self.journal is not None:
             self.journal.begins(train)
         self._practising += 1
+        self._trains_since_s = monotonic()
         self.jobs.learner.begin(train.round)  # here: from the state as it is, before it is mixed again
         self._trainer.submit(partial(self.jobs.practise, train.round, self._trainer.is_stopping))
 
@@ -248,7 +250,7 @@ class Node:
                 self._worker.submit(partial(self.jobs.mix_with_one if pairwise else self.jobs.mix, effect))
             case Learn(round, staleness):
                 if round is not None:
-                    self._staleness.add(staleness)
+                    self._staleness.add(staleness, monotonic() - self._trains_since_s)
                 self._worker.submit(partial(self.jobs.learn, effect))
             case Adopt():
                 self._void = self._practising

@@ -153,7 +153,7 @@ def _asynchronous_problems(experiment: Experiment) -> Iterator[Problem]:
     a, t = experiment.algorithm, experiment.topology
     bounded = a.name == "cached" or (a.mode == "async" and a.name != "adpsgd")
     if a.max_staleness is not None and not bounded:
-        text = 'belongs to cached and to mode = "async", in which a peer mixes what it has; '
+        text = 'belongs to mode = "async", in which a peer mixes what it has; '
         drawn = "adpsgd mixes what it has just been told" if a.name == "adpsgd" else "here peers wait for each other"
         yield Problem("algorithm.max_staleness", text + drawn)
     if not experiment.is_asynchronous:

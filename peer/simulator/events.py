@@ -79,6 +79,7 @@ class EventsEngine:
         self._local_rounds = 0
         self._is_over = False
         self._adoptions = 0
+        self._began_s: dict[PeerId, float] = {}  # when each began the local steps at hand
         self._is_cut_short = False  # by stop_after_s
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
@@ -131,6 +132,7 @@ class EventsEngine:
 
     def begin(self, me: PeerId, train: Train) -> None:
         self.learners[me].begin(train.round)
+        self._began_s[me] = self.clockwork.now_s
 
     def train(self, me: PeerId, train: Train) -> Trained:
         """Do the local steps at the time at which they are done: until then the run may have ended."""
@@ -154,7 +156,7 @@ class EventsEngine:
             return Learned(learner.say())
         message = learner.learn()
         learner.settle()
-        self.ended.staleness.add(learn.staleness)
+        self.ended.staleness.add(learn.staleness, self.clockwork.now_s - self._began_s[me])
         self._did_a_local_round(me)
         return Learned(message)
 
@@ -163,8 +165,12 @@ class EventsEngine:
 
     def adopt(self, me: PeerId, adopt: Adopt) -> Adopted:
         self._adoptions += 1
+        name = self.assembly.names[me]
         if not self.learners[me].adopt(adopt.payload):
-            self.watch.on_alert(self.assembly.names[me], "was sent parameters that are not finite; it keeps its own")
+            self.watch.on_alert(name, "was sent parameters that are not finite; it keeps its own")
+        whose = "its own parameters" if adopt.payload is None else "a neighbour's parameters"
+        self.watch.on_alert(name, f"goes on in round {adopt.round}, from {whose}")
+        self._close_entries()  # somebody who was waited for is beyond
         return Adopted(adopt.round)
 
     def forget(self, me: PeerId, forget: Forget) -> None:
