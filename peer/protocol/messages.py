@@ -135,6 +135,28 @@ class Degree:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a ring all-reduce, for the next in the ring; receiver and step say of which segment it is.
+
+    "scatter": a sum over the `step` + 1 members up to the sender. "gather": the sum over all, `step` + 1 times handed
+    on.
+    """
+
+    round: int
+    phase: Literal["scatter", "gather"]
+    step: int
+    piece: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The ring of which the sender is a member has ended, because this member is missing; pass it on."""
+
+    peer: PeerId
+
+
 Message = (
     Data
     | Skip
@@ -151,6 +173,8 @@ Message = (
     | Echo
     | Measured
     | Degree
+    | Piece
+    | Broken
 )
 
 
@@ -278,6 +302,32 @@ class Severed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A `Divide` has been carried out: all the pieces of this peer, by segment."""
+
+    round: int
+    pieces: tuple[tuple[Payload, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A `Reduce` has been carried out: what the two came to."""
+
+    round: int
+    segment: int
+    piece: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """An `Assemble` has been carried out; not `is_applied`: the sum is not finite, and the state is as it was."""
+
+    round: int
+    is_applied: bool = True
+
+
 Event = (
     Received
     | Heard
@@ -292,6 +342,9 @@ Event = (
     | PeerLost
     | Greeted
     | Severed
+    | Divided
+    | Reduced
+    | Assembled
 )
 
 
@@ -385,9 +438,9 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The core is done. "alone": a peer that should have neighbours never heard one."""
+    """The core is done. "alone": a peer that should have neighbours never heard one. "failed": it cannot go on."""
 
-    outcome: Literal["finished", "interrupted", "alone"]
+    outcome: Literal["finished", "interrupted", "alone", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +452,39 @@ class Alert:
     refusal: bool = False  # whether it is about a greeting that was turned down
 
 
-Effect = Train | Send | Mix | Learn | Copy | Adopt | Forget | Tell | Finish | Alert
+@dataclass(frozen=True, slots=True)
+class Divide:
+    """Multiply what was trained by `weight` and cut it into the pieces of a ring all-reduce; tell `Divided`."""
+
+    round: int
+    weight: float
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Add two pieces, `heard` + `own`, and tell `Reduced`."""
+
+    round: int
+    segment: int
+    piece: int
+    heard: Payload
+    own: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Assemble:
+    """Put the pieces together, by segment, divide by `total`, and make that the state; tell `Assembled`.
+
+    Only here does a ring all-reduce change the state, and only by the sum over all members.
+    """
+
+    round: int
+    total: float
+    pieces: tuple[tuple[Payload, ...], ...]
+
+
+Effect = Train | Send | Mix | Learn | Copy | Adopt | Forget | Tell | Finish | Alert | Divide | Reduce | Assemble
 
 
 # ---- Cores and their surroundings ---------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""EASGD: elastic averaging. Each worker keeps parameters of its own, tied to a centre by a spring.
+
+Zhang, Choromanska and LeCun 2015, "Deep learning with Elastic Averaging SGD", equations 5 and 6 (synchronous) and
+algorithm 1 (asynchronous). The pull e_i is what one loses and the other gains; the gradient is taken at x_i before the
+pull:
+
+    e_i = alpha (x_i - c)                                        (both from before the update)
+    x_i <- x_i - e_i - lr g_i(x_i)                               (the worker; delta_i = -lr g_i)
+    c   <- c + sum_i e_i      for all at once, after a barrier   (the centre, synchronous)
+    c   <- c + e_i            when worker i comes by             (the centre, asynchronous)
+
+The synchronous centre is a `Server` as well: sgd of rate n alpha (beta in the paper) on c - mean_i x_i. With H local
+steps between two exchanges delta_i is what they found, starting from x_i. Where the peers' optima differ, neither the
+workers nor the centre end at that of the mean loss.
+"""
+
+from torch import Tensor
+
+
+def pull(x: Tensor, centre: Tensor, alpha: float) -> Tensor:
+    """Return e = alpha (x - c) for a worker's parameters, (d,), or those of n workers, (n, d), and the centre's, (d,).
+
+    Where the centre answers a worker, both have to use the same e: so x + c, or sum_i x_i + c, stays as it is.
+    """
+    assert x.dtype == centre.dtype, f"{x.dtype} and {centre.dtype}"  # torch would cast silently
+    return alpha * (x - centre)
+
+
+def worker(x: Tensor, pulled: Tensor, delta: Tensor) -> Tensor:
+    """Return the worker's parameters, (..., d), after the pull e and what its local steps found, delta = -lr g."""
+    return x - pulled + delta
+
+
+def centre_synchronous(centre: Tensor, pulled: Tensor) -> Tensor:
+    """Return the centre's parameters, (d,), after the pulls of all workers at once, (n, d), summed in their order."""
+    total = pulled[0]
+    for each in pulled[1:]:
+        total = total + each
+    return centre + total
+
+
+def centre_asynchronous(centre: Tensor, pulled: Tensor) -> Tensor:
+    """Return the centre's parameters, (d,), after the pull of one worker, (d,)."""
+    return centre + pulled
+
+
+def alpha_limit(lr: float, curvature: float = 1.0, workers: int = 1) -> float:
+    """Return the alpha below which, from 0 on, EASGD is stable on a quadratic; 0 where no alpha is.
+
+    With a = lr times curvature, the largest of any worker, the synchronous update is stable for
+
+        a < 2  and  alpha < (4 - 2 a) / (2 + n (2 - a))
+
+    At the limit workers and centre take turns, eigenvalue -1 of [[1 - a - alpha, alpha], [n alpha, 1 - n alpha]], and
+    the condition is exact where the curvatures are equal. For n = 1 it is Zhang et al.'s (4 - 2 a) / (4 - a), which
+    they give for workers that come by one after the other: there n = 1 is right for any number of workers, and is
+    sufficient, since each turn is a symmetric map whose norm is at most 1, but exact for one worker only.
+    """
+    a = lr * curvature
+    return (4 - 2 * a) / (2 + workers * (2 - a)) if 0 <= a < 2 else 0.0
