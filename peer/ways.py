@@ -148,8 +148,7 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.task.threads)
     try:
-        assembly = assemble(experiment)
-        task = prepare_task(assembly)
+        assembly, task = _of_the_run(experiment, run)
         notes_of(run, assembly.names)
         folder = _open(options, experiment, assembly, task)
         watch = Watch(
@@ -169,6 +168,18 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
     elif any(params is not None for params in left):
         options.listener.note(f"the parameters are those of {run}, bit for bit")
     return _close(experiment, ended, began_s, folder)
+
+
+def _of_the_run(experiment: Experiment, run: Path) -> tuple[Assembly, Task]:
+    """Prepare the experiment of a run. Beside the copy in the run's folder lies nothing that the original may need."""
+    try:
+        assembly = assemble(experiment)
+        return assembly, prepare_task(assembly)
+    except ConfigError as error:
+        if experiment.path is None or experiment.path.resolve().parent != run.resolve():
+            raise
+        mend = f"name the experiment's own file, beside which its files lie: earshot simulate EXP --replay {run}"
+        raise ConfigError(error.key, f"{error.problem}; {mend}", error.details) from error
 
 
 def up(experiment: Experiment, options: Options) -> Result:

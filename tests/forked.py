@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from multiprocessing.reduction import DupFd
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from tests.processes import PATIENCE_S
@@ -25,15 +26,15 @@ class Forked:
     def __init__(self, *arguments: str, cwd: Path) -> None:
         context: ForkServerContext = get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        self._out, self._err = os.fdopen(out, encoding="utf-8"), os.fdopen(err, "rb", buffering=0)
+        err, err_end = os.pipe()
+        self._err = os.fdopen(err, "rb", buffering=0)
+        self._out = TemporaryFile("w+")  # noqa: SIM115 - closed below; a pipe would hold it up until somebody reads
         self._unread = b""
         self.said: list[str] = []
-        self.process = context.Process(target=_Command(arguments, cwd, out_end, err_end))
+        self.process = context.Process(target=_Command(arguments, cwd, self._out.fileno(), err_end))
         try:
             self.process.start()
         finally:
-            os.close(out_end)
             os.close(err_end)
 
     def read_until(self, words: str) -> str:
@@ -44,12 +45,17 @@ class Forked:
         raise AssertionError(f"ended without saying {words!r}; it said:\n" + "\n".join(self.said))
 
     def end(self) -> tuple[int | None, dict[str, Any]]:
-        """Wait for the end; return the exit code and the document on stdout, which is less than a pipe holds."""
+        """Wait for the end; return the exit code and the document on stdout."""
+        code, out = self.end_as_text()
+        return code, json.loads(out) if out else {}
+
+    def end_as_text(self) -> tuple[int | None, str]:
+        """Wait for the end; return the exit code and what stands on stdout."""
         for _ in self._lines():
             pass
         self.process.join(PATIENCE_S)
-        out = self._out.read() if self.process.exitcode is not None else ""
-        return self.process.exitcode, json.loads(out) if out else {}
+        self._out.seek(0)
+        return self.process.exitcode, self._out.read()
 
     def _lines(self) -> Iterator[str]:
         """Yield what it says on stderr, line by line, to the end of it."""
@@ -85,7 +91,7 @@ class Forked:
 
 
 class _Command:
-    """What the new process does; its ends of the pipes come along when it is handed over."""
+    """What the new process does; where it writes to comes along when it is handed over."""
 
     def __init__(self, arguments: tuple[str, ...], cwd: Path, out: int, err: int) -> None:
         self.arguments, self.cwd = arguments, cwd

@@ -96,7 +96,7 @@ def test_a_directed_graph_agrees_too(pool: DaemonPool) -> None:
 
 
 # One of each algorithm, schedule and metric, as tables over `varied`'s defaults.
-VARIED = {
+VARIED: dict[str, dict[str, dict[str, Any]]] = {
     "gradient tracking, atc": {"algorithm": {"name": "gradient_tracking"}},
     "gradient tracking, diging": {"algorithm": {"name": "gradient_tracking", "order": "diging"}},
     "gradient tracking, one-peer exponential": {
@@ -128,6 +128,7 @@ VARIED = {
         "topology": {"family": "ring", "peers": 6, "metric": "model", "threshold": 0.35, "look_again": 3}
     },
     "part of the model": {"algorithm": {"share": ["*.weight"]}},
+    "a round deadline that is never reached": {"transport": {"round_deadline_s": 1000.0}},
     "an algorithm and a schedule of one's own": {
         "algorithm": {"name": "tests.own_topologies:half_way"},
         "topology": {"family": "tests.own_topologies:there_and_back", "peers": 5},
@@ -146,6 +147,7 @@ def varied(which: str, **tables: Any) -> Experiment:
             "task": task | chosen.get("task", {}) | tables.get("task", {}),
             "topology": chosen.get("topology", {"family": "ring", "peers": 5}),
             "algorithm": chosen.get("algorithm", {}),
+            "transport": chosen.get("transport", {}),
             "record": {"params": "final"},
         }
         | {key: value for key, value in tables.items() if key != "task"}
@@ -217,3 +219,18 @@ def test_without_a_topology_the_order_still_counts(pool: DaemonPool) -> None:
     real, virtual = pool.up(exact), simulate(exact, engine="events")
     assert real.params == virtual.params
     assert real.consensus_distance > 0
+
+
+def test_a_deadline_that_is_never_reached_changes_no_bit(pool: DaemonPool) -> None:
+    schedule = {"family": "one_peer_exponential", "peers": 6}
+    plain = varied("gradient tracking, atc", topology=schedule)
+    with_deadline = varied("gradient tracking, atc", topology=schedule, transport={"round_deadline_s": 1000.0})
+    assert pool.up(with_deadline).params == pool.up(plain).params == simulate(with_deadline, engine="events").params
+
+
+def test_a_figure_ends_a_schedule_in_the_same_round_everywhere(pool: DaemonPool) -> None:
+    e = varied("base-(k+1)", stop_when="accuracy.mean >= 0.4", rounds=0, eval_every=4)
+    real, virtual, rounds = pool.up(e), simulate(e, engine="events"), simulate(e, engine="rounds")
+    assert real.rounds == virtual.rounds == rounds.rounds > 0
+    assert real.params == virtual.params
+    assert [h.round for h in real.history] == [h.round for h in virtual.history]

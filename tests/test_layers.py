@@ -23,8 +23,8 @@ class Room(NamedTuple):
 
 # What a run is made of, whichever way it runs.
 BELOW = (
-    "torch numpy scipy networkx topology peer.algorithms peer.assembly peer.divergence peer.errors peer.experiment "
-    "peer.history peer.learner peer.protocol peer.record peer.seeds peer.task"
+    "torch numpy scipy networkx topology peer.algorithms peer.assembly peer.divergence peer.entries peer.errors "
+    "peer.experiment peer.history peer.learner peer.protocol peer.record peer.seeds peer.task"
 )
 
 # The longest name that a module's own name begins with is its room. "peer.protocol" stands for all below it.
@@ -56,6 +56,7 @@ MAP: dict[str, Room] = {
         "peer.seeds peer.task"
     ),
     "peer.history": Room("numpy peer.divergence peer.learner peer.protocol.messages peer.record"),
+    "peer.entries": Room("peer.history peer.protocol.messages peer.record"),
     "peer.model_file": Room("torch safetensors"),
     "peer.explanation": Room(
         "torch networkx topology peer.algorithms peer.assembly peer.errors peer.experiment peer.learner peer.record "

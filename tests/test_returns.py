@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from peer.assembly.faults import Fault
-from peer.protocol.gossip import KEEPS_OWN_ROUNDS, Gossip
+from peer.protocol.gossip import Gossip
 from peer.protocol.messages import (
     Adopt,
     Adopted,
@@ -34,6 +34,7 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from peer.protocol.standing import KEEPS_OWN_ROUNDS
 from tests.fault_bed import Failure, run
 from tests.fault_schedule import Links, Schedule
 from tests.fault_shell import Bed

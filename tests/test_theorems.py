@@ -143,7 +143,7 @@ def test_sums_stay_1_whoever_dies_and_returns(edges: set[tuple[int, int]], alive
 def rows_of_the_living(W: csr_array, there: set[int], conserves: Any) -> np.ndarray:
     """Return W among the peers that are there, (m, m), by the rule that a daemon's core has for who is not."""
     from peer.assembly import neighbourhoods
-    from peer.protocol.gossip import own_weight
+    from peer.protocol.weights import own_weight
 
     order, around = sorted(there), neighbourhoods(W)
     rows = np.zeros((len(order), len(order)))

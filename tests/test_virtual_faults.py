@@ -19,6 +19,7 @@ from tests.six_peers import (
     run_softmax,
     said,
     seen,
+    times,
     values,
     with_faults,
 )
@@ -111,7 +112,7 @@ def test_a_newcomer_is_not_evaluated_before_it_is_there() -> None:
 def test_where_all_are_killed_the_run_has_failed_and_says_so() -> None:
     summary = with_faults({"at_s": 7.5, "kill": [f"peer-{i}" for i in range(PEERS)]})
     assert summary.outcome == "failed"
-    assert summary.why == "every peer's process ended before its time"
+    assert summary.why == "nobody is left to go on: all were killed, stopped or left"
     assert summary.lost == [f"peer-{i}" for i in range(PEERS)]
     assert summary.params == [None] * PEERS
     assert summary.rounds == 7
@@ -291,3 +292,64 @@ def test_who_comes_back_beyond_the_round_that_is_judged_holds_up_nobody(every: i
     kill = {"at_s": 2.5, "kill": "peer-3", "for_s": away_s}
     summary = with_faults(kill, rounds=20, eval_every=every, stop_when="consensus_distance <= 1e-30")
     assert (summary.outcome, summary.rounds, summary.lost) == ("finished", 20, [])
+
+
+@pytest.mark.parametrize(
+    ("tables", "schedule"),
+    [
+        ({"speed": {"factors": [1, 1, 1, 1, 1, 4]}}, [{"at_s": 9.3, "kill": "peer-2", "for_s": 0.3}]),
+        (
+            {},
+            [
+                {"at_s": 1.5, "kill": "peer-0", "for_s": 0.5},
+                {"at_s": 1.6, "cut": ["peer-0", "peer-1"]},
+                {"at_s": 1.6, "cut": ["peer-0", "peer-5"]},
+            ],
+        ),
+        ({"speed": {"factors": [1, 4, 1, 1, 1, 1]}}, [{"at_s": 9.6, "kill": "peer-2", "for_s": 4.0}]),
+        ({}, [{"at_s": 1.0, "stop": "peer-0"}]),
+    ],
+    ids=[
+        "killed while it is held",
+        "a new life apart from the others",
+        "killed beside a straggler",
+        "stopped for good",
+    ],
+)
+def test_whoever_begins_anew_or_stands_still_holds_up_no_evaluation(
+    tables: dict[str, Any], schedule: list[dict[str, Any]]
+) -> None:
+    summary = with_faults(*schedule, rounds=8, eval_every=1, stop_when="consensus_distance <= 1e-30", **tables)
+    assert (summary.outcome, summary.rounds, summary.history[-1].round) == ("finished", 8, 8)
+    assert times(summary) == sorted(times(summary))
+    assert times(summary)[-1] <= summary.simulated_seconds
+
+
+def test_figures_are_of_those_who_are_left_when_one_stands_still_for_good() -> None:
+    summary = with_faults({"at_s": 1.0, "stop": "peer-0"}, rounds=20)
+    assert summary.lost == ["peer-0"]
+    assert (summary.rounds, summary.history[-1].round) == (20, 20)
+    assert summary.params[0] is None
+
+
+def test_what_changes_nothing_is_not_told() -> None:
+    words = said(
+        rounds=10,
+        faults={
+            "schedule": [
+                {"at_s": 1.0, "restart": "peer-2"},
+                {"at_s": 1.0, "continue": "peer-1"},
+                {"at_s": 1.0, "heal": ["peer-0", "peer-1"]},
+                {"at_s": 1.0, "cut": ["peer-0", "peer-3"]},
+            ]
+        },
+    )
+    assert not any(text in line for line in words for text in ("started again", "goes on", "hear each other"))
+
+
+def test_of_two_stops_the_longer_one_counts() -> None:
+    schedule = [{"at_s": 2.0, "stop": "peer-1", "for_s": 1.0}, {"at_s": 2.5, "stop": "peer-1", "for_s": 3.0}]
+    words = said(rounds=10, faults={"schedule": schedule})
+    assert sum("stands still" in line for line in words) == 1
+    longer, shorter = (with_faults(*s, rounds=10).simulated_seconds for s in (schedule, schedule[:1]))
+    assert longer == pytest.approx(shorter + 2.5)

@@ -107,6 +107,8 @@ def _fault(entry: FaultEntry, names: Sequence[str], key: str) -> Fault:
 def _check_newcomers(faults: Sequence[Fault], names: Sequence[str]) -> None:
     """Refuse a second join of a peer, and what happens to it before it is there."""
     joins: dict[int, Fault] = {}
+    if len(newcomers(faults)) == len(names):
+        raise ConfigError("faults.schedule", "all peers join later; somebody must be there at the start")
     for i, fault in enumerate(faults):
         for peer in fault.peers if fault.what == "join" else ():
             if peer in joins:

@@ -6,8 +6,7 @@ touched no socket, thread or GPU. Elsewhere they are spawned and prepare themsel
 
 import multiprocessing
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -23,6 +22,7 @@ from peer.assembly import Assembly
 from peer.daemon.child import run_child
 from peer.daemon.ending import Ending
 from peer.daemon.pipe import Pipe
+from peer.entries import Entries, Judged
 from peer.history import Figures, History, earliest
 from peer.record import Divergence, Ended, PeerScore, Row, Staleness, metric_row, round_seconds
 from peer.task.task import Task
@@ -93,14 +93,14 @@ class Host:
         self.observers = observers
         self._stop_wanted = stop
         self._dtype = np.dtype(str(task.layout.dtype).removeprefix("torch."))
-        self._open: dict[int, dict[int, Figures]] = {}  # by round, until all peers are in
+        self._entries = Entries()
         every = assembly.experiment.record.params == "every"
         gossiped = assembly.shared_columns(task.layout)
         self._history = History(assembly.names, every, gossiped, observers.entry)
         self._ending = Ending(assembly.experiment, len(assembly.names))
         self._told_s: float | None = None  # when everybody was told where the others are
-        self._payload_bytes: Counter[int] = Counter()  # by round, of those that have been judged after it
-        self._last: dict[int, tuple[int, Figures]] = {}  # round and figures of each peer where the run was ended
+        self._judged: set[int] = set()  # peers that have been judged at all
+        self._last: dict[int, Judged] = {}  # what each peer was where the run was ended
         self._has_ended = False
         self._stopped_s: float | None = None
         self._interrupted = False
@@ -128,7 +128,7 @@ class Host:
             self._interrupted = True
         finally:
             self._kill()
-        self._flush(final=True)
+        self._flush()
         self._add_last_entry()
         return self._result()
 
@@ -194,11 +194,12 @@ class Host:
                 score = _score(fields)
                 peer.score = score
                 figures = Figures(score, np.frombuffer(fields["params"], dtype=self._dtype))
+                at = {"payload_bytes_sent": fields["payload_bytes"], "seconds": round_seconds(self._seconds)}
+                self._judged.add(i)
                 if fields["is_last"]:
-                    self._last[i] = fields["round"], figures
+                    self._last[i] = Judged(figures, at)
                 else:
-                    self._open.setdefault(fields["round"], {})[i] = figures
-                self._payload_bytes[fields["round"]] += fields["payload_bytes"]
+                    self._entries.add(i, fields["round"], Judged(figures, at))
                 seconds = monotonic() - self._began_s
                 self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
             case "alert" if self._stopped_s is None:  # once stopped, everybody sees everybody leave
@@ -284,24 +285,20 @@ class Host:
 
     # ---- History
 
-    def _flush(self, final: bool = False) -> None:
+    def _flush(self) -> None:
         """Give the history an entry for each round that all peers which are still there have evaluated."""
-        away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
-        for round in sorted(self._open):
-            figures = {i: f for i, f in self._open[round].items() if i not in away}
-            behind = {i for i, p in enumerate(self.peers) if round == 0 or p.round < round}  # not beyond, unjudged
-            missing = behind - figures.keys() - away
-            if missing and not final:
-                return
-            del self._open[round]
+        away = self._away()
+        there = {i: p.round if i in self._judged else -1 for i, p in enumerate(self.peers) if i not in away}
+        for round, judged in self._entries.complete(there):
             entries = self._history.entries
-            if missing or not figures or (entries and round <= entries[-1]["round"]):
-                continue
-            self._add(round, figures)
+            if not entries or round > entries[-1]["round"]:
+                self._add(round, judged)
 
-    def _add(self, round: int, figures: dict[int, Figures]) -> None:
-        at = {"payload_bytes_sent": self._payload_bytes[round], "seconds": round_seconds(self._seconds)}
-        found = self._history.add(round, figures, at)
+    def _add(self, round: int, judged: Mapping[int, Judged]) -> None:
+        """The entry is of the time at which the last of them was judged, and of the bytes of all."""
+        bytes_sent = sum(one.at["payload_bytes_sent"] for one in judged.values())
+        at = {"payload_bytes_sent": bytes_sent, "seconds": max(one.at["seconds"] for one in judged.values())}
+        found = self._history.add(round, {i: one.figures for i, one in judged.items()}, at)
         if found is not None:
             self._note_divergence(found)
         self._ending.judge(self._history.entries[-1])
@@ -311,16 +308,16 @@ class Host:
 
     def _add_last_entry(self) -> None:
         """A run that was ended in the middle has its last entry there, by the round of the slowest."""
-        away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
-        last = {i: found for i, found in self._last.items() if i not in away}
-        if not last:
-            return
+        away = self._away()
+        last = {i: judged for i, judged in self._last.items() if i not in away}
         round = self._rounds(away)
-        entries = self._history.entries
-        last_round = entries[-1]["round"] if entries else -1
-        if round > max(0, last_round) or round == last_round > 0:
-            self._payload_bytes[round] = sum(peer.last_figures.get("payload_bytes", 0) for peer in self.peers)
-            self._add(round, {i: figures for i, (_, figures) in last.items()})
+        last_round = self._history.entries[-1]["round"] if self._history.entries else -1
+        if last and (round > max(0, last_round) or round == last_round > 0):
+            self._add(round, last)
+
+    def _away(self) -> set[int]:
+        """Return who is no part of the run any more."""
+        return self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
 
     def _rounds(self, away: set[int]) -> int:
         if self.assembly.experiment.is_asynchronous:
@@ -331,7 +328,7 @@ class Host:
 
     def _result(self) -> Ended:
         ends = [peer.end for peer in self.peers if peer.end is not None]
-        away = self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
+        away = self._away()
         ran = [peer.last_figures for peer in self.peers if peer.last_figures]
         ended = Ended("daemons", next((end["step"] for end in ends if "step" in end), "plain"), len(self.peers))
         ended.history = self._history.entries

@@ -13,7 +13,7 @@ Every entry is a small table. `did` is one of
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,11 @@ from peer.protocol.messages import (
 Entry = dict[str, Any]
 
 KEPT_LABELS = 8
-"""Of what each neighbour has said last: more is never at hand."""
+"""Of what each neighbour has said last, of each kind: of those that follow the rules more is never at hand. A model may
+have to wait while much else is said."""
+
+UNKNOWN = ["unknown", -1, -1]
+"""The label of what came from a neighbour that does not follow the rules: no run ends because of its notes."""
 
 
 @dataclass
@@ -47,7 +51,7 @@ class Journal:
     name_of: Callable[[PeerId], str]
     _lives: dict[PeerId, int] = field(default_factory=dict)
     _planned: deque[Entry] = field(default_factory=deque)
-    _said: dict[PeerId, deque[tuple[Payload, list[Any]]]] = field(default_factory=dict)
+    _said: dict[tuple[PeerId, str], deque[tuple[Payload, list[Any]]]] = field(default_factory=dict)
 
     def greeted(self, peer: PeerId, incarnation: int) -> None:
         self._lives[peer] = incarnation
@@ -58,7 +62,7 @@ class Journal:
         if label is None:
             return
         sender = received.sender
-        said = self._said.setdefault(sender, deque(maxlen=KEPT_LABELS))
+        said = self._said.setdefault((sender, label[0]), deque(maxlen=KEPT_LABELS))
         said.append((received.message.payload, [*label, self._lives.get(sender, 0)]))  # type: ignore[union-attr]
 
     def sent(self, to: PeerId, message: Message) -> None:
@@ -91,17 +95,20 @@ class Journal:
         self.write(self._planned.popleft())
 
     def _whose(self, payload: Payload) -> list[Any]:
-        return next(
-            [self.name_of(sender), *label]
-            for sender, said in self._said.items()
-            for kept, label in said
-            if kept is payload
-        )
+        """Return who said this, and its label."""
+        kept = ([self.name_of(sender), *label] for sender, it, label in self._labelled() if it is payload)
+        return next(kept, [None, *UNKNOWN])
 
     def _label_of(self, mix: Mix, term: Term) -> list[Any]:
         if term.sender == mix.me:
             return [None, None, None]
-        return next(label for kept, label in reversed(self._said[term.sender]) if kept is term.payload)
+        return next((label for _, it, label in self._labelled() if it is term.payload), UNKNOWN)
+
+    def _labelled(self) -> Iterator[tuple[PeerId, Payload, list[Any]]]:
+        """Yield sender, payload and label of what was said, of each kind the last first."""
+        for (sender, _), said in self._said.items():
+            for payload, label in reversed(said):
+                yield sender, payload, label
 
 
 def _label(message: Message) -> tuple[str, int] | None:

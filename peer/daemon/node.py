@@ -67,8 +67,8 @@ class Node:
     journal: Journal | None = None
     _worker: Worker[Done] = field(default_factory=Worker)
     _trainer: Worker[Done] | None = None
-    _practising: int = 0  # jobs that the trainer has
-    _void: int = 0  # so many of the next of them are of before an `Adopt`: the core is not told of them
+    _practises: bool = False  # the trainer is at local steps
+    _to_adopt: Adopt | None = None  # when they are over: they are void, and their momentum belongs before
     _outcome: Outcome | None = None
     _failure: EarshotError | None = None
     _diverged_round: int | None = None
@@ -153,9 +153,10 @@ class Node:
             self._outcome = "failed"
             return
         if self._trainer is not None and isinstance(result.event, Trained):
-            self._practising -= 1
-            if self._void:
-                self._void -= 1
+            self._practises = False
+            if self._to_adopt is not None:
+                self._worker.submit(partial(self.jobs.adopt, self._to_adopt))
+                self._to_adopt = None
                 return
         self._evaluations_s += result.evaluation_s
         if result.alert:
@@ -175,6 +176,8 @@ class Node:
             return
         if result.figures is not None:
             self._held = result.figures.round, result.event
+        elif self.journal is None and isinstance(result.event, Trained) and result.event.round == 0:
+            self._held = 0, result.event  # the figures of round 0 came before it
         else:
             self._carry_out(self.core.handle(result.event, now_s), now_s)
 
@@ -234,7 +237,7 @@ class Node:
             return
         if self.journal is not None:
             self.journal.begins(train)
-        self._practising += 1
+        self._practises = True
         self._trains_since_s = monotonic()
         self.jobs.learner.begin(train.round)  # here: from the state as it is, before it is mixed again
         self._trainer.submit(partial(self.jobs.practise, train.round, self._trainer.is_stopping))
@@ -252,8 +255,9 @@ class Node:
                 if round is not None:
                     self._staleness.add(staleness, monotonic() - self._trains_since_s)
                 self._worker.submit(partial(self.jobs.learn, effect))
+            case Adopt() if self._practises:
+                self._to_adopt = effect
             case Adopt():
-                self._void = self._practising
                 self._worker.submit(partial(self.jobs.adopt, effect))
 
     def _judge(self, round: int) -> None:
@@ -358,4 +362,5 @@ class Node:
             failure=self._failure,
             tidy=tidy,
             staleness=self._staleness,
+            is_alone=bool(self.core.neighbours) and not self.membership.has_heard_anybody,
         )

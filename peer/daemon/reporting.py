@@ -53,6 +53,7 @@ class NodeEnd:
     failure: EarshotError | None = None
     tidy: bool = True  # whether the worker ended in time
     staleness: Staleness = field(default_factory=Staleness)
+    is_alone: bool = False  # there are neighbours, and none was ever heard
 
 
 class Reporter(Protocol):

@@ -149,13 +149,13 @@ def run(seat: Seat, run_folder: Path | None, observers: Observers, stop: Callabl
     reporter = _OwnReporter(assembly, name, observers, stop)
     end = seat.run(reporter, lambda entry: observers.event("did", peer=name, **entry))
     if reporter.has_ended and end.outcome == "interrupted":
-        end.outcome = "finished"
+        end.outcome = "alone" if end.is_alone else "finished"
     if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
         save_model(seat.learner.tensors(), run_folder / "peers" / name)
-    return _ended(assembly, reporter, end, seat.learner.params().detach().cpu().numpy())
+    return _ended(assembly, seat.me, reporter, end, seat.learner.params().detach().cpu().numpy())
 
 
-def _ended(assembly: Assembly, reporter: _OwnReporter, end: NodeEnd, params: np.ndarray) -> Ended:
+def _ended(assembly: Assembly, me: PeerId, reporter: _OwnReporter, end: NodeEnd, params: np.ndarray) -> Ended:
     ended = Ended("daemons", end.step, 1, end.outcome, end.rounds, end.rounds_seconds)
     ended.history = reporter.history
     ended.payload_bytes_sent = end.payload_bytes
@@ -171,8 +171,12 @@ def _ended(assembly: Assembly, reporter: _OwnReporter, end: NodeEnd, params: np.
         ended.why = str(end.failure)
         ended.details = end.failure.details if isinstance(end.failure, TrainingError) else ""
     if end.outcome == "alone":
-        patience = assembly.experiment.transport.join_s
-        ended.why = f"{reporter.name} never heard {_list_of(ended.lost)} within {patience:g} s (transport.join_s)"
+        e = assembly.experiment
+        names = ended.lost or [assembly.names[peer] for peer in sorted(assembly.neighbours(me))]
+        patience = f"within {e.transport.join_s:g} s (transport.join_s)"
+        if reporter.has_ended:
+            patience = f"in the {e.stop_after_s:g} s that it had (stop_after_s)"
+        ended.why = f"{reporter.name} never heard {_list_of(names)} {patience}"
         if reporter.refusal:
             ended.why += f"; {reporter.refusal}"
     return ended

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from peer.protocol.gossip import own_weight
 from peer.protocol.independent import Independent
 from peer.protocol.messages import (
     Data,
@@ -32,6 +31,7 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
+from peer.protocol.weights import own_weight
 
 
 @dataclass(frozen=True, slots=True)

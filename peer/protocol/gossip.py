@@ -25,8 +25,8 @@ that are found too far apart skip each other for `look_again` rounds. Both find 
 should rounding part them, the `Skip` of the one tells the other.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from math import fsum, inf
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Literal
 
 from peer.protocol.messages import (
@@ -65,13 +65,10 @@ from peer.protocol.messages import (
     Trained,
 )
 from peer.protocol.outbox import LEAD_ROUNDS, Outbox
-from peer.protocol.standing import Standing
+from peer.protocol.standing import KEEPS_OWN_ROUNDS, Standing
+from peer.protocol.weights import own_weight
 
 Phase = Literal["waiting", "training", "blocked", "gathering", "mixing", "fetching", "adopting", "closing", "done"]
-
-KEEPS_OWN_ROUNDS = 10
-"""How many rounds a peer may have been away and still go on from its own parameters: what it has learned itself is
-then worth more than what it has missed. One that has completed no round has learned nothing."""
 
 SKIPPED = Skip(-1)
 """Stands in the inbox where a neighbour has skipped this peer."""
@@ -502,18 +499,3 @@ class Gossip:
             return [*self._say_goodbye(self.alive - self._said_goodbye), Finish("finished")]
         self.phase = "done"
         return [*self._say_goodbye(self.neighbours - self.lost.keys()), Finish("interrupted")]
-
-
-def own_weight(
-    me: PeerId,
-    here: Neighbourhood,
-    heard: Collection[PeerId],
-    told: Collection[PeerId],
-    conserves: Literal["rows", "columns"],
-) -> float:
-    """Return the weight that a peer's own message gets, so that its row of W sums to 1, or its column.
-
-    Beside what W gives it, that is the weights of those it has not heard, or of those it has not told.
-    """
-    others, there = (here.weights, heard) if conserves == "rows" else (here.listeners, told)
-    return fsum((here.weights[me], *(w for peer, w in others.items() if peer != me and peer not in there)))

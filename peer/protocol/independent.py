@@ -19,7 +19,6 @@ from collections.abc import Callable
 from math import inf
 from typing import Literal
 
-from peer.protocol.gossip import KEEPS_OWN_ROUNDS
 from peer.protocol.messages import (
     Adopt,
     Adopted,
@@ -43,6 +42,7 @@ from peer.protocol.messages import (
     Resume,
     Send,
 )
+from peer.protocol.standing import KEEPS_OWN_ROUNDS
 
 
 class Independent:

@@ -101,6 +101,11 @@ class Membership:
         """Return since when the neighbour has had this status."""
         return self._seen[peer].since_s
 
+    @property
+    def has_heard_anybody(self) -> bool:
+        """Whether any neighbour was ever heard."""
+        return self._heard_any
+
     def awaited(self) -> list[PeerId]:
         """Return the neighbours never yet heard and still waited for."""
         return [peer for peer, seen in self._seen.items() if seen.status == "awaited"]

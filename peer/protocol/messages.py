@@ -157,6 +157,40 @@ class Broken:
     peer: PeerId
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A worker's first word to a coordinator in each life, unless it has a `Push` to say again.
+
+    `working_at` is the version from which it trains just now; None: it does nothing, and asks for parameters.
+    """
+
+    working_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What a worker has learned from the parameters of this version; it asks for new ones by it.
+
+    `number` counts the pushes of this worker, from 1 on. So one that is said again is not applied again.
+    """
+
+    number: int
+    version: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """The coordinator's parameters at this version: a worker is to train from them.
+
+    `heard` is the number of the last push that was heard of this worker, 0 for none.
+    """
+
+    version: int
+    payload: Payload
+    heard: int
+
+
 Message = (
     Data
     | Skip
@@ -175,6 +209,9 @@ Message = (
     | Degree
     | Piece
     | Broken
+    | Pull
+    | Push
+    | Global
 )
 
 
@@ -328,6 +365,17 @@ class Assembled:
     is_applied: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An `Apply` has been carried out: the coordinator's parameters, which are those of the next version now.
+
+    `rejected` names the senders of what was not finite and therefore was not applied.
+    """
+
+    payload: Payload
+    rejected: tuple[PeerId, ...] = ()
+
+
 Event = (
     Received
     | Heard
@@ -345,6 +393,7 @@ Event = (
     | Divided
     | Reduced
     | Assembled
+    | Applied
 )
 
 
@@ -484,7 +533,18 @@ class Assemble:
     pieces: tuple[tuple[Payload, ...], ...]
 
 
-Effect = Train | Send | Mix | Learn | Copy | Adopt | Forget | Tell | Finish | Alert | Divide | Reduce | Assemble
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Take what workers have pushed into the coordinator's parameters, all or nothing of it; tell `Applied`.
+
+    `version` is the one before this update. The staleness of a term is how many versions it is behind that.
+    """
+
+    version: int
+    terms: tuple[Term, ...]
+
+
+Effect = Train | Send | Mix | Learn | Copy | Adopt | Forget | Tell | Finish | Alert | Divide | Reduce | Assemble | Apply
 
 
 # ---- Cores and their surroundings ---------------------------------------------------------------------------

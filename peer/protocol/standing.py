@@ -11,6 +11,10 @@ from math import inf
 
 from peer.protocol.messages import PeerId
 
+KEEPS_OWN_ROUNDS = 10
+"""How many rounds a peer may have been away and still go on from its own parameters: what it has learned itself is
+then worth more than what it has missed. One that has completed no round has learned nothing."""
+
 
 @dataclass
 class Standing:

@@ -14,16 +14,14 @@ from hashlib import blake2b
 from itertools import count
 from math import inf
 from struct import pack
-from typing import Literal
+from typing import Literal, get_args
 
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import (
     Adopt,
-    Adopted,
     Alert,
     Bye,
     Command,
-    Copied,
     Copy,
     Data,
     Effect,
@@ -33,10 +31,8 @@ from peer.protocol.messages import (
     Greeted,
     Heartbeat,
     Learn,
-    Learned,
     Message,
     Mix,
-    Mixed,
     PeerId,
     PeerJoined,
     PeerLost,
@@ -46,7 +42,6 @@ from peer.protocol.messages import (
     Tell,
     Tick,
     Train,
-    Trained,
 )
 from peer.simulator.connections import Connections
 from peer.simulator.shell import Core, Shell
@@ -103,7 +98,7 @@ GONE = "its connection broke and its address refuses new ones"
 
 _Thing = _Work | _Arrival | _Greeting | _Tick | _Later
 _MOVING = (_Work, _Arrival, _Greeting)  # what a peer that seems to stand still may be waiting for
-_CODES = {kind: code for code, kind in enumerate((Received, Trained, Mixed, Learned, Copied, Adopted, Tick))}
+_CODES: dict[type, int] = {kind: code for code, kind in enumerate((*get_args(Event), *get_args(Message)))}
 
 
 @dataclass
@@ -197,9 +192,17 @@ class Clockwork:
         """Let something happen at a time."""
         self._push(at_s, -1, _Later(happen))
 
-    def tell(self, peer: PeerId, event: Event) -> None:
-        """Tell a core something, as soon as what happens now has happened."""
-        self._soon.append((peer, event))
+    def tell(self, peer: PeerId, event: Event, *, is_last: bool = False) -> None:
+        """Tell a core something, as soon as what happens now has happened; the last thing at once, to no effect."""
+        if is_last:
+            self._note(peer, event)
+            self.processes[peer].core.handle(event, self.now_s)
+        else:
+            self._soon.append((peer, event))
+
+    def is_given_up(self, me: PeerId) -> bool:
+        """Say whether a peer is connected with nobody."""
+        return not any(self.connections.stands(me, other) for other in self.processes[me].core.neighbours)
 
     def is_stuck(self, patience_s: float) -> bool:
         """Say whether nobody has moved for so long and nothing is on its way to anybody, or nobody ever will."""
@@ -275,8 +278,10 @@ class Clockwork:
 
     def _note(self, me: PeerId, event: Event) -> None:
         self.events += 1
-        sender = event.sender if isinstance(event, Received) else -1
-        self._log += pack("<diii", self.now_s, me, sender, _CODES.get(type(event), -1))
+        what: Event | Message = event.message if isinstance(event, Received) else event
+        other = event.sender if isinstance(event, Received) else getattr(event, "peer", -1)
+        number = getattr(what, "round", getattr(what, "number", -1))
+        self._log += pack("<diiiq", self.now_s, me, other, _CODES.get(type(what), -1), number)
         if len(self._log) > 1 << 16:
             self._hash.update(self._log)
             self._log.clear()
@@ -430,11 +435,13 @@ class Clockwork:
 
     # ---- What goes wrong
 
-    def kill(self, me: PeerId) -> None:
+    # Each returns whether it changed anything: who is dead cannot be stopped.
+
+    def kill(self, me: PeerId) -> bool:
         """A process ends without a word. Who had dialled it learns that at once, others by silence."""
         process = self.processes[me]
         if process.state not in ("up", "stopped"):
-            return
+            return False
         for other in sorted(process.core.neighbours):
             self._hear_for_the_last_time(other, me)
         self._set_state(me, "gone")
@@ -445,11 +452,12 @@ class Clockwork:
             if stood and other > me and self.world.is_open(me, other):
                 at_s = self.now_s + self.world.round_trip_s(me, other) / 2
                 self._push(at_s, other, _Arrival(me, incarnation, Severed(me, GONE)))
+        return True
 
-    def restart(self, me: PeerId) -> None:
+    def restart(self, me: PeerId) -> bool:
         """A process that is gone, or was not there yet, begins."""
         if self.processes[me].state not in ("gone", "absent"):
-            return
+            return False
         self._set_state(me, "up")
         life = self.processes[me].life + 1
         self.processes[me] = self._process(me)
@@ -459,44 +467,77 @@ class Clockwork:
         self._start(me)
         for other in sorted(self.processes[me].core.neighbours):
             self._greet_later(me, other)
+        return True
 
-    def stop(self, me: PeerId) -> None:
+    def stop(self, me: PeerId) -> bool:
         """A process stands still, and its sockets with it."""
         process = self.processes[me]
         if process.state != "up":
-            return
+            return False
         for other in sorted(process.core.neighbours):
             self._hear_for_the_last_time(other, me)
         self._set_state(me, "stopped")
         process.stopped_s = self.now_s
+        return True
 
-    def go_on(self, me: PeerId) -> None:
+    def go_on(self, me: PeerId) -> bool:
         """A process that stood still goes on; local steps take as much longer."""
         process = self.processes[me]
         if process.state != "stopped":
-            return
+            return False
         self._set_state(me, "up")
         kept, process.kept = process.kept, []
         for due_s, thing in kept:
             late_s = due_s - process.stopped_s if isinstance(thing, _Work) else 0.0
             self._push(self.now_s + late_s, me, thing)
         self.moved_s = self.now_s
-        self.meet_again(me)
+        self._meet_again(me)
         process.tick_s = inf
         self._set_tick(me)
+        return True
 
-    def leave(self, me: PeerId) -> None:
+    def leave(self, me: PeerId) -> bool:
         """A peer says goodbye and ends."""
-        if self.processes[me].state == "up":
-            self._handle(me, Command("stop"))
+        if self.processes[me].state != "up":
+            return False
+        self._handle(me, Command("stop"))
+        return True
 
-    def before_a_cut(self) -> None:
-        """Something is about to keep peers from hearing each other."""
+    def are_neighbours(self, a: PeerId, b: PeerId) -> bool:
+        return b in self.processes[a].core.neighbours
+
+    def cut(self, a: PeerId, b: PeerId) -> bool:
+        """Nothing passes any more between two neighbours."""
+        if not self.are_neighbours(a, b) or not self.world.is_open(a, b):
+            return False
+        self._hear_for_the_last_time(a, b)
+        self._hear_for_the_last_time(b, a)
+        self.world.cut(a, b)
+        return True
+
+    def heal(self, a: PeerId, b: PeerId) -> bool:
+        """What passes between two is no longer cut."""
+        if not self.world.is_cut(a, b):
+            return False
+        self.world.heal(a, b)
+        self._after_a_heal()
+        return True
+
+    def part(self, groups: tuple[tuple[PeerId, ...], ...]) -> bool:
+        """Nothing passes any more between groups of peers."""
         for a, b in self._pairs():
             self._hear_for_the_last_time(a, b)
             self._hear_for_the_last_time(b, a)
+        self.world.part(groups, len(self.processes))
+        return True
 
-    def after_a_heal(self) -> None:
+    def heal_all(self) -> bool:
+        """Nothing is cut any more, and nobody is parted."""
+        self.world.heal_all()
+        self._after_a_heal()
+        return True
+
+    def _after_a_heal(self) -> None:
         """Peers may hear each other again: what was held up goes on its way, and who was lost is greeted."""
         for pair, held in self.connections.release():
             if self.world.is_open(*pair):
@@ -505,9 +546,9 @@ class Clockwork:
                     self._push(self.now_s + self.world.round_trip_s(*pair) / 2, me, arrival)
         for me, process in enumerate(self.processes):
             if process.state == "up":
-                self.meet_again(me)
+                self._meet_again(me)
 
-    def meet_again(self, me: PeerId) -> None:
+    def _meet_again(self, me: PeerId) -> None:
         """Greet all neighbours with whom there is no connection."""
         for other in sorted(self.processes[me].core.neighbours):
             if not self.connections.stands(me, other):

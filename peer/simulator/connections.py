@@ -15,6 +15,7 @@ class Connections:
 
     _connected: set[Pair] = field(default_factory=set)
     _incarnations: dict[Pair, int] = field(default_factory=dict)
+    ended: int = 0  # how often one has ended
     _held: dict[Pair, list[tuple[PeerId, Any]]] = field(default_factory=dict)
 
     def stands(self, a: PeerId, b: PeerId) -> bool:
@@ -32,6 +33,7 @@ class Connections:
     def end(self, a: PeerId, b: PeerId) -> int:
         """Whatever is on its way between these two is void; returns the next incarnation."""
         pair = pair_of(a, b)
+        self.ended += pair in self._connected
         self._connected.discard(pair)
         self._held.pop(pair, None)
         self._incarnations[pair] = self.incarnation(a, b) + 1

@@ -5,12 +5,13 @@ round to round together, a peer is evaluated when it has completed a round; wher
 evaluated at one instant, when they have done so many local rounds in all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from time import perf_counter
 
 from peer.assembly import Assembly, Exchange
 from peer.assembly.faults import newcomers, random_faults
+from peer.entries import Entries, Judged
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
 from peer.learner import Said
@@ -32,10 +33,10 @@ from peer.protocol.messages import (
     Train,
     Trained,
 )
-from peer.protocol.pairwise import Pairwise
 from peer.record import Divergence, Ended
 from peer.simulator.clockwork import Clockwork
 from peer.simulator.learners import Learners
+from peer.simulator.shell import Core
 from peer.simulator.troubles import Troubles
 from peer.simulator.watching import Watch
 from peer.simulator.world import World
@@ -74,12 +75,14 @@ class EventsEngine:
         n = len(assembly.names)
         self.learners = Learners(assembly, task, stop)
         self.ended = Ended("events", self.learners.step, n, simulated_seconds=0.0)
-        self._open: dict[int, dict[PeerId, Figures]] = {}  # round -> peer -> figures, until all are in
+        self._entries = Entries()
         self._held: dict[PeerId, tuple[int, Mixed]] = {}  # who waits at the end of a round until all are judged
+        self._learns_apart = e.algorithm.name == "adpsgd"  # what was learned is taken in when the core says so
         self._local_rounds = 0
         self._is_over = False
-        self._adoptions = 0
+        self._partings = 0  # how many connections had ended when the entries were looked at last
         self._began_s: dict[PeerId, float] = {}  # when each began the local steps at hand
+        self._is_ending = False
         self._is_cut_short = False  # by stop_after_s
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
@@ -122,6 +125,8 @@ class EventsEngine:
     # ---- What the clockwork asks for
 
     def core(self, me: PeerId) -> Exchange:
+        self._entries.forget(me)
+        self._held.pop(me, None)
         return self.learners.begin_anew(me)
 
     def step_s(self, me: PeerId, round: int) -> float:
@@ -137,8 +142,7 @@ class EventsEngine:
     def train(self, me: PeerId, train: Train) -> Trained:
         """Do the local steps at the time at which they are done: until then the run may have ended."""
         self.learners.practise(me)
-        learns_later = isinstance(self.clockwork.processes[me].core, Pairwise)
-        return Trained(train.round, None if learns_later else self.learners[me].learn())
+        return Trained(train.round, None if self._learns_apart else self.learners[me].learn())
 
     def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
         learner = self.learners[me]
@@ -164,7 +168,6 @@ class EventsEngine:
         return Copied(copy.to, self.learners[me].copy())
 
     def adopt(self, me: PeerId, adopt: Adopt) -> Adopted:
-        self._adoptions += 1
         name = self.assembly.names[me]
         if not self.learners[me].adopt(adopt.payload):
             self.watch.on_alert(name, "was sent parameters that are not finite; it keeps its own")
@@ -187,7 +190,6 @@ class EventsEngine:
     def advanced(self, me: PeerId, round: int) -> None:
         if not self.assembly.experiment.is_asynchronous:
             self.troubles.advanced(me, round)
-            self._close_entries()
 
     # ---- Rounds in step
 
@@ -198,44 +200,42 @@ class EventsEngine:
             self._diverged(Divergence(round, self.assembly.names[me]))
         if not self.watch.is_due(round):
             return mixed
-        self._evaluate(me, round)
-        if self.enough is None:
-            return mixed
-        self._held[me] = round, mixed
+        self._entries.add(me, round, self._judged(me, round))
+        if self.enough is not None:
+            self._held[me] = round, mixed
         self._close_entries()
-        return None
+        return None if self.enough is not None else mixed
 
-    def _close_entries(self, final: bool = False) -> None:
-        """Give the history an entry for each round that all have evaluated which are still there and are not beyond."""
-        for round in sorted(self._open):
-            figures, processes, states = self._open[round], self.clockwork.processes, self.clockwork.states
-            if not final and not self._adoptions and len(figures) < states["up"] + states["stopped"] + states["done"]:
-                return  # nobody has gone beyond a round without having done it
-            there = {me: process for me, process in enumerate(processes) if process.state in ("up", "stopped", "done")}
-            missing = any(me not in figures and process.core.round < round for me, process in there.items())
-            if missing and not final:
-                return
-            del self._open[round]
+    def _there(self) -> dict[PeerId, int]:
+        """Return who is waited for, and how many rounds each has completed: not who stands still and was given up."""
+        there: set[str] = {"up", "done"} if self._is_ending else {"up", "done", "stopped"}
+        return {
+            me: process.core.round
+            for me, process in enumerate(self.clockwork.processes)
+            if process.state in there and not (process.state == "stopped" and self.clockwork.is_given_up(me))
+        }
+
+    def _close_entries(self) -> None:
+        """Give the history an entry for each round after which all have been judged who are waited for."""
+        self._partings = self.clockwork.connections.ended
+        for round, judged in self._entries.complete(self._there()):
             entries = self.watch.history.entries
-            kept = {me: found for me, found in figures.items() if me in there}
-            is_cut_off = missing and self.ended.outcome == "finished"  # the run ends while others are still before it
-            if kept and not is_cut_off and not (entries and round <= entries[-1]["round"]):
-                self._add_entry(round, kept)
+            if not entries or round > entries[-1]["round"]:
+                self._add_entry(round, judged)
             self._release(round)
 
     def _release(self, round: int) -> None:
+        """Let those go on who were held at the end of a round; if the run is over, the round is completed, and that is
+        all."""
         for me, (at, mixed) in list(self._held.items()):
             if at <= round:
                 del self._held[me]
-                if self._is_over:  # the round is completed, and that is all
-                    self.clockwork.processes[me].core.handle(mixed, self.clockwork.now_s)
-                else:
-                    self.clockwork.tell(me, mixed)
+                self.clockwork.tell(me, mixed, is_last=self._is_over)
 
     # ---- Rounds of peers that do not wait
 
     def _mixed_without_waiting(self, me: PeerId, mix: Mix, rejected: tuple[PeerId, ...]) -> Mixed:
-        if isinstance(self.clockwork.processes[me].core, Pairwise):
+        if self._learns_apart:
             return Mixed(mix.round, mix.exchange, self.learners[me].say(), rejected)
         for term in mix.terms:
             if term.sender != me:
@@ -261,25 +261,27 @@ class EventsEngine:
 
     # ---- Figures
 
-    def _figures(self, me: PeerId, round: int) -> Figures:
+    def _judged(self, me: PeerId, round: int) -> Judged:
         began_s = perf_counter()
         learner = self.learners[me]
-        found = Figures(peer_score(learner.evaluate(round, self.stop)), learner.params().numpy().copy())
+        figures = Figures(peer_score(learner.evaluate(round, self.stop)), learner.params().numpy().copy())
         self._evaluations_s += perf_counter() - began_s
-        return found
-
-    def _evaluate(self, me: PeerId, round: int) -> None:
-        self._open.setdefault(round, {})[me] = self._figures(me, round)
+        at = {"payload_bytes_sent": self.ended.payload_bytes_sent, "simulated_seconds": self.clockwork.now_s}
+        return Judged(figures, at)
 
     def _evaluate_all(self, round: int) -> None:
         """Evaluate everybody who is there, as they are now."""
-        there = [me for me, p in enumerate(self.clockwork.processes) if p.state in ("up", "stopped", "done")]
+        there = self._there()
         if there:
-            self._add_entry(round, {me: self._figures(me, round) for me in there})
+            self._add_entry(round, {me: self._judged(me, round) for me in there})
 
-    def _add_entry(self, round: int, figures: dict[PeerId, Figures]) -> None:
-        now_s = self.clockwork.now_s
-        found = self.watch.evaluated(round, figures, self.ended.payload_bytes_sent, now_s)
+    def _add_entry(self, round: int, judged: Mapping[PeerId, Judged]) -> None:
+        """The entry is of the time at which the last of them was judged."""
+        at = {name: max(found.at[name] for found in judged.values()) for name in next(iter(judged.values())).at}
+        for last in self.watch.history.entries[-1:]:  # of a slow peer that is gone since, say
+            at = {name: max(value, last[name]) for name, value in at.items()}
+        self.ended.simulated_seconds = max(self.ended.simulated_seconds or 0.0, at["simulated_seconds"])
+        found = self.watch.evaluated(round, {me: one.figures for me, one in judged.items()}, **at)
         if found is not None:
             self._diverged(found)
         if self.enough is not None and self.enough(self.watch.history.entries[-1]):
@@ -297,6 +299,8 @@ class EventsEngine:
         if found is not None and self.assembly.experiment.record.on_divergence == "stop":
             # a diverged run ends when every peer has done the round in which it was seen
             self._is_over |= self.assembly.experiment.is_asynchronous or self._slowest() >= found.round
+        if self._partings != self.clockwork.connections.ended:  # somebody may have been given up
+            self._close_entries()
         if self.watch.wants_pace():
             self.watch.pace(self._rounds(), self._share(), self.clockwork.now_s, self.clockwork.events)
 
@@ -309,20 +313,21 @@ class EventsEngine:
         processes = self.clockwork.processes
         if self._is_over:
             return
-        if not any(process.state == "done" for process in processes) and not self._somebody_goes_on():
-            self.ended.outcome, self.ended.why = "failed", "every peer's process ended before its time"
-        elif self._somebody_goes_on():
-            waiting = [p.core for p in processes if p.state == "up"]
-            names = self.assembly.names
-            shown = "; ".join(
-                f"{names[core.me]} in round {core.round} waits for {', '.join(names[p] for p in core.waits_for())}"
-                for core in waiting[:4]
-            )
-            self.ended.outcome, self.ended.why = "failed", f"nobody goes on any more: {shown}"
+        if self._somebody_goes_on():
+            waiting = [self._what_is_waited_for(process.core) for process in processes if process.state == "up"]
+            self.ended.outcome, self.ended.why = "failed", f"nobody goes on any more: {'; '.join(waiting[:4])}"
+        elif not self.clockwork.states["done"]:
+            self.ended.outcome, self.ended.why = "failed", "nobody is left to go on: all were killed, stopped or left"
+
+    def _what_is_waited_for(self, core: Core) -> str:
+        names = self.assembly.names
+        if core.me in self._held:
+            return f"{names[core.me]} waits for others to be judged after round {self._held[core.me][0]}"
+        others = ", ".join(names[peer] for peer in sorted(core.waits_for()))
+        return f"{names[core.me]} in round {core.round} waits for {others}"
 
     def _slowest(self) -> int:
-        rounds = [p.core.round for p in self.clockwork.processes if p.state in ("up", "stopped", "done")]
-        return min(rounds, default=min(p.core.round for p in self.clockwork.processes))
+        return min(self._there().values(), default=min(p.core.round for p in self.clockwork.processes))
 
     def _rounds(self) -> int:
         if self.assembly.experiment.is_asynchronous:
@@ -338,13 +343,15 @@ class EventsEngine:
 
     def _evaluate_the_end(self) -> None:
         """A run that ends before its last round is evaluated where it ends, each peer at its last completed round."""
-        self._close_entries(final=True)
-        round, entries = self._rounds(), self.watch.history.entries
+        self._is_ending = not self._somebody_goes_on()
+        self._close_entries()
+        entries = self.watch.history.entries
         judged = entries[-1]["round"] if entries else -1
+        round = max(self._rounds(), judged) if self._is_cut_short else self._rounds()
         is_early = self._is_cut_short or self.ended.diverged is not None
         if self.ended.outcome != "finished" or not is_early or judged > round:
             return
-        if judged == round and not self._is_cut_short:
+        if judged == round and (round == 0 or not self._is_cut_short):
             return
         self.learners.drop_unfinished()
         self._evaluate_all(round)
@@ -360,8 +367,8 @@ class EventsEngine:
         self.learners.drop_unfinished()
         if ended.diverged is not None and ended.outcome == "finished":
             ended.outcome = "diverged"
-        ended.rounds = self._rounds()
         ended.history = self.watch.history.entries
+        ended.rounds = max([self._rounds(), *(entry["round"] for entry in ended.history[-1:])])
         ended.events, ended.event_hash = self.clockwork.events, self.clockwork.event_hash
         ended.short_rounds = sum(process.core.short_rounds for process in processes)
         ended.gradients = self.learners.gradients

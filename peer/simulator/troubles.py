@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from peer.assembly.faults import Fault
+from peer.experiment.fault_entry import Action
 from peer.protocol.messages import PeerId
 from peer.simulator.clockwork import Clockwork
 
-OPPOSITE: dict[str, str] = {"kill": "restart", "stop": "continue", "cut": "heal", "partition": "heal"}
+OPPOSITE: dict[Action, Action] = {"kill": "restart", "stop": "continue", "cut": "heal", "partition": "heal"}
 OF_ONE_PEER = ("kill", "restart", "stop", "continue", "leave", "join")
 BY_ITS_OWN_ROUND = ("kill", "stop", "leave")
 
@@ -28,6 +30,7 @@ class Troubles:
         self._clockwork = clockwork
         self._random = random
         self._tell = tell
+        self._until_s: dict[tuple[Action, tuple[PeerId, ...]], float] = {}  # when the last fault of a kind ends
         self._returns = 0  # how many are still to come of what brings a peer back
         self._by_round = [fault for fault in schedule if fault.round is not None]
         for fault in schedule:
@@ -49,7 +52,7 @@ class Troubles:
                 others = tuple(peer for peer in fault.peers if peer != me)
                 self._by_round.append(replace(fault, peers=others))
                 fault = replace(fault, peers=(me,))
-            self._clockwork.at(self._clockwork.now_s, lambda fault=fault: self._happen(fault))  # type: ignore[misc]
+            self._clockwork.at(self._clockwork.now_s, partial(self._happen, fault))
 
     # ---- Inside
 
@@ -81,35 +84,44 @@ class Troubles:
 
     def _happen(self, fault: Fault) -> None:
         for peers in [(peer,) for peer in fault.peers] if fault.what in OF_ONE_PEER else [fault.peers]:
-            self._do(fault, peers)
-            self._tell(fault.what, peers)
+            if self._do(fault, peers):
+                self._tell(fault.what, peers)
         if fault.for_s is not None:
-            groups = () if fault.what == "partition" else fault.groups
-            ends = Fault(OPPOSITE[fault.what], fault.peers, groups)  # type: ignore[arg-type]
-            self._plan(ends, self._clockwork.now_s + fault.for_s)
+            self._plan_end(fault, self._clockwork.now_s + fault.for_s)
 
-    def _do(self, fault: Fault, peers: tuple[PeerId, ...]) -> None:
-        clockwork, world = self._clockwork, self._clockwork.world
+    def _plan_end(self, fault: Fault, at_s: float) -> None:
+        """Plan what ends a fault, unless another one of its kind lasts longer."""
+        what = fault.what, fault.peers
+        self._until_s[what] = max(at_s, self._until_s.get(what, 0.0))
+        ends = Fault(OPPOSITE[fault.what], () if fault.what == "partition" else fault.peers)
+        self._returns += fault.what in ("kill", "stop")
+
+        def happen() -> None:
+            self._returns -= fault.what in ("kill", "stop")
+            if at_s >= self._until_s[what]:
+                self._happen(ends)
+
+        self._clockwork.at(at_s, happen)
+
+    def _do(self, fault: Fault, peers: tuple[PeerId, ...]) -> bool:
+        """Let it happen; returns whether it has changed anything."""
+        clockwork = self._clockwork
         match fault.what:
             case "kill":
-                clockwork.kill(*peers)
+                return clockwork.kill(*peers)
             case "restart" | "join":
-                clockwork.restart(*peers)
+                return clockwork.restart(*peers)
             case "stop":
-                clockwork.stop(*peers)
+                return clockwork.stop(*peers)
             case "continue":
-                clockwork.go_on(*peers)
+                return clockwork.go_on(*peers)
             case "leave":
-                clockwork.leave(*peers)
+                return clockwork.leave(*peers)
             case "cut":
-                clockwork.before_a_cut()
-                world.cut(*peers)
+                return clockwork.cut(*peers)
             case "partition":
-                clockwork.before_a_cut()
-                world.part(fault.groups, len(clockwork.processes))
+                return clockwork.part(fault.groups)
             case "heal" if peers:
-                world.heal(*peers)
-                clockwork.after_a_heal()
+                return clockwork.heal(*peers)
             case "heal":
-                world.heal_all()
-                clockwork.after_a_heal()
+                return clockwork.heal_all()

@@ -71,15 +71,15 @@ class Watch:
         self,
         round: int,
         figures: Mapping[PeerId, Figures],
-        payload_bytes: int,
+        payload_bytes_sent: int,
         simulated_seconds: float | None = None,
     ) -> Divergence | None:
         """Take in the peers' figures after a round; returns where they have left all bounds, if they have."""
-        at: Row = {"payload_bytes_sent": payload_bytes}
+        at: Row = {"payload_bytes_sent": payload_bytes_sent}
         if simulated_seconds is not None:
             at["simulated_seconds"] = simulated_seconds
         seconds = perf_counter() - self._started_s
         for peer in sorted(figures):
-            row = metric_row(self.assembly.names[peer], round, figures[peer].score, seconds, payload_bytes)
+            row = metric_row(self.assembly.names[peer], round, figures[peer].score, seconds, payload_bytes_sent)
             self.on_metric(row | at)
         return self.history.add(round, figures, at)

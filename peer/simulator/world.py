@@ -99,6 +99,9 @@ class World:
         apart = bool(self._group) and self._group[a] != self._group[b]
         return not apart and _pair(a, b) not in self._cut
 
+    def is_cut(self, a: PeerId, b: PeerId) -> bool:
+        return _pair(a, b) in self._cut
+
     def cut(self, a: PeerId, b: PeerId) -> None:
         self._cut.add(_pair(a, b))
 

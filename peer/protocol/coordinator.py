@@ -1,0 +1,464 @@
+"""The coordinator of a parameter server: in rounds (sync, quorum) or by arrival (async, buffered).
+
+    waiting --each worker has spoken or is lost--> open --enough was pushed: Apply--> applying
+    applying --Applied: one version more--> open, or after the last version closing
+    closing --each worker said Bye or is lost--> done
+
+A worker that does nothing is *given* the parameters by a `Global`, trains, and comes back with a `Push`, which asks for
+the next. What is applied is always one whole update, in `Apply`, and versions grow by one with each. What is pushed
+meanwhile waits in the inbox, which holds at most one push of each worker, as nobody is given anything before its push
+has left it. `ByRounds` and `ByArrival` say what is applied when, and who is given what.
+
+A lost worker is waited for no longer; what was heard of it whole still counts. One that comes back says what it does
+and is given the present version, if it does nothing. When nobody is left the run ends as "failed".
+
+Pushes of a worker are numbered. A coordinator that falls begins from a `Present` of an earlier version: workers then
+say again what was not answered, what is in those parameters is known by its number, and what was made from a version
+that there is not any more is dropped. Of `ByArrival` with a buffer, what was in the buffer is lost in the fall.
+
+Links lose nothing within one life of two peers with each other, but what they carry may come twice and in any order;
+only `Bye` comes after all else. After a `PeerLost`, and before a `PeerJoined`, what was said is void.
+
+The coordinator is a process of its own here. One that also trains needs a `Worker` core beside this one, whose
+messages the shell hands over without a link, which is never lost, and whose steps do not keep this one from working.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import fsum, inf
+from typing import Literal
+
+from peer.protocol.messages import (
+    Alert,
+    Applied,
+    Apply,
+    Bye,
+    Command,
+    Effect,
+    Event,
+    Finish,
+    Global,
+    Message,
+    Payload,
+    PeerId,
+    PeerJoined,
+    PeerLost,
+    Pull,
+    Push,
+    Received,
+    Send,
+    Term,
+    Tick,
+)
+
+Phase = Literal["waiting", "open", "applying", "closing", "done"]
+
+
+@dataclass(frozen=True)
+class Present:
+    """Where a coordinator stands, and can begin: its parameters, and the last push of each worker that is in them."""
+
+    payload: Payload
+    version: int = 0
+    settled: Mapping[PeerId, int] = field(default_factory=dict)
+
+
+class Coordinator:
+    """What the disciplines have in common; what is applied when is left open.
+
+    `rounds` is how many versions there will be, 0 for until stopped.
+    """
+
+    def __init__(self, me: PeerId, workers: Iterable[PeerId], rounds: int, present: Present) -> None:
+        self.me = me
+        self.neighbours = set(workers)
+        assert self.neighbours
+        assert me not in self.neighbours
+        self.rounds = rounds
+        self.deadline_s = inf
+        self.phase: Phase = "waiting"
+        self.version = present.version
+        self.settled = dict.fromkeys(sorted(self.neighbours), 0) | dict(present.settled)
+        self.short_rounds = 0
+        self.dropped = 0  # pushes that came too late to be applied
+        self.lost: dict[PeerId, str] = {}
+        self._kept: dict[int, Payload] = {self.version: present.payload}  # parameters by version
+        self._keeps = 1  # how many of them
+        self._silent = set(self.neighbours)  # nothing was heard of them in this life
+        self._closed: set[PeerId] = set()
+        self._told_goodbye: set[PeerId] = set()
+        self._heard = dict(self.settled)  # the number of the last push of each
+        self._inbox: dict[PeerId, Push] = {}  # in the order in which they came
+        self._applying: dict[PeerId, int] = {}  # numbers of pushes that are being applied, or wait in a buffer
+        self._asking: dict[PeerId, None] = {}  # who does nothing, in the order in which they asked
+        self._given: dict[PeerId, int] = {}  # who trains, from which version
+
+    # ---- The Core interface
+
+    def start(self, now_s: float) -> list[Effect]:
+        if 0 < self.rounds <= self.version:
+            self.phase = "closing"
+        return []
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        if self.phase == "done":
+            return []
+        return self._take(event, now_s) + self._go_on(now_s)
+
+    # ---- What a person may want to know
+
+    @property
+    def round(self) -> int:
+        """The version: how many updates were applied."""
+        return self.version
+
+    @property
+    def alive(self) -> set[PeerId]:
+        """Workers that are neither lost nor done."""
+        return self.neighbours - self.lost.keys() - self._closed
+
+    def present(self) -> Present:
+        """Return what a coordinator must store after each `Applied` so that another can go on from there."""
+        return Present(self._kept[self.version], self.version, dict(self.settled))
+
+    def waits_for(self) -> set[PeerId]:
+        """The workers without which there is no next version."""
+        match self.phase:
+            case "waiting":
+                return self._silent & self.alive
+            case "open":
+                return self._missing()
+            case "closing":
+                return self.alive
+        return set()
+
+    # ---- Left open: the discipline
+
+    _gives_first = False  # each version is given, even if what makes the next one has arrived already
+
+    def _begin_version(self, now_s: float) -> None:
+        """A version begins."""
+
+    def _is_too_late(self, push: Push) -> bool:
+        """Say whether a push, made from this or an earlier version, is to be dropped."""
+        raise NotImplementedError
+
+    def _due(self) -> list[tuple[PeerId, Push]]:
+        """Take out of the inbox what is to be applied now, in order; nothing if it is not time yet."""
+        raise NotImplementedError
+
+    def _weights(self, pushes: list[tuple[PeerId, Push]]) -> list[float]:
+        return [1.0] * len(pushes)
+
+    def _version_for(self, peer: PeerId) -> int | None:
+        """Return the version which a worker that asks is given now, None if it has to wait."""
+        raise NotImplementedError
+
+    def _missing(self) -> set[PeerId]:
+        """Return the workers whose push is waited for."""
+        raise NotImplementedError
+
+    def _note_time(self, now_s: float) -> None:
+        """`Tick`."""
+
+    # ---- Events
+
+    def _take(self, event: Event, now_s: float) -> list[Effect]:
+        match event:
+            case PeerJoined(peer) if peer in self.neighbours:
+                self._welcome(peer)
+            case PeerLost(peer, reason):
+                return self._lose(peer, reason)
+            case Received(sender, message) if sender in self.alive:
+                return self._receive(sender, message)
+            case Applied():
+                return self._applied(event, now_s)
+            case Tick():
+                self._note_time(now_s)
+            case Command("stop"):
+                return self._stop()
+        return []
+
+    def _go_on(self, now_s: float) -> list[Effect]:
+        if self.phase == "waiting" and not self._silent & self.alive:
+            self.phase = "open"
+            self._begin_version(now_s)
+        if self.phase == "open":
+            self._drop_what_is_void()
+            given = self._give() if self._gives_first else []
+            if pushes := self._due():
+                return [*given, self._apply(pushes)]
+            return given + (self._give() if self.alive else self._fail())
+        return self._say_goodbye() if self.phase == "closing" else []
+
+    # ---- Versions
+
+    def _drop_what_is_void(self) -> None:
+        for peer, push in list(self._inbox.items()):
+            if push.version > self.version or self._is_too_late(push):
+                self.settled[peer] = self._inbox.pop(peer).number
+                self.dropped += 1
+
+    def _apply(self, pushes: list[tuple[PeerId, Push]]) -> Apply:
+        self.phase = "applying"
+        self.deadline_s = inf
+        self._applying = {peer: push.number for peer, push in pushes}  # the last of each
+        weighted = zip(self._weights(pushes), pushes, strict=True)
+        terms = (Term(weight, peer, push.payload, self.version - push.version) for weight, (peer, push) in weighted)
+        return Apply(self.version, tuple(terms))
+
+    def _applied(self, event: Applied, now_s: float) -> list[Effect]:
+        assert self.phase == "applying"
+        effects: list[Effect] = [
+            Alert(f"pushed numbers that are not finite for version {self.version}; they were not applied", peer)
+            for peer in event.rejected
+        ]
+        self.settled |= self._applying
+        self.version += 1
+        self._kept[self.version] = event.payload
+        self._kept.pop(self.version - self._keeps, None)
+        self.phase = "closing" if self.version == self.rounds else "open"
+        if self.phase == "open":
+            self._begin_version(now_s)
+        return effects
+
+    def _give(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for peer in [peer for peer in self._asking if peer not in self._inbox]:
+            version = self._version_for(peer)
+            if version is not None:
+                del self._asking[peer]
+                self._given[peer] = version
+                effects.append(Send(peer, Global(version, self._kept[version], self._heard[peer])))
+        return effects
+
+    # ---- Workers
+
+    def _receive(self, sender: PeerId, message: Message) -> list[Effect]:
+        match message:
+            case Pull(working_at) if sender in self._silent:
+                self._silent.discard(sender)
+                if working_at is None:
+                    self._asking[sender] = None
+                else:
+                    self._given[sender] = working_at
+            case Push():
+                return self._hear(sender, message)
+            case Bye(rounds):
+                return self._farewell(sender, rounds)
+        return []
+
+    def _hear(self, sender: PeerId, push: Push) -> list[Effect]:
+        """Take a push, but one that was heard before; even that is a first word in a new life."""
+        is_first_word, is_new = sender in self._silent, push.number > self._heard[sender]
+        if is_new and not is_first_word and self._given.get(sender) != push.version:
+            return self._lose(sender, f"pushed something of version {push.version} that it was not asked for")
+        self._silent.discard(sender)
+        if is_new:
+            self._heard[sender] = push.number
+            self._inbox.setdefault(sender, push)
+        if is_new or is_first_word:
+            self._given.pop(sender, None)
+            self._asking[sender] = None
+        return []
+
+    def _welcome(self, peer: PeerId) -> None:
+        self.lost.pop(peer, None)
+        self._closed.discard(peer)
+        self._end_life(peer)
+        self._silent.add(peer)
+
+    def _lose(self, peer: PeerId, reason: str) -> list[Effect]:
+        if peer not in self.alive:
+            return []
+        self.lost[peer] = reason
+        self._end_life(peer)
+        return [Alert(f"is lost ({reason})", peer)]
+
+    def _end_life(self, peer: PeerId) -> None:
+        self._asking.pop(peer, None)
+        self._given.pop(peer, None)
+        self._told_goodbye.discard(peer)
+
+    def _farewell(self, peer: PeerId, rounds: int) -> list[Effect]:
+        if self.phase != "closing":
+            return self._lose(peer, f"left after {rounds} pushes")
+        self._closed.add(peer)
+        return []
+
+    # ---- The end
+
+    def _say_goodbye(self) -> list[Effect]:
+        """To those that have spoken; when all have answered, it is done."""
+        told = sorted(self.alive - self._silent - self._told_goodbye)
+        self._told_goodbye.update(told)
+        goodbyes: list[Effect] = [Send(peer, Bye(self.version)) for peer in told]
+        if self.alive:
+            return goodbyes
+        self.phase = "done"
+        return [Finish("finished")]
+
+    def _fail(self) -> list[Effect]:
+        self._end()
+        return [Alert(f"no worker is left to go on from version {self.version}"), Finish("failed")]
+
+    def _stop(self) -> list[Effect]:
+        is_complete = self.phase == "closing"
+        told = sorted(self.alive - self._told_goodbye)
+        self._end()
+        return [*(Send(peer, Bye(self.version)) for peer in told), Finish("finished" if is_complete else "interrupted")]
+
+    def _end(self) -> None:
+        self.phase = "done"
+        self.deadline_s = inf
+
+
+class ByRounds(Coordinator):
+    """Synchronous: what the chosen workers push for one version is applied at once, in node order.
+
+    `chosen(version)` are the workers that take part in making the next one, all where it is None; where none of them
+    is there, everybody is asked. `count` 0 is a barrier: the round closes when each chosen worker has pushed or is
+    lost. Else it closes on so many pushes (quorum), or when no more can come. `timer_s` closes it earlier, from its
+    beginning on; where nothing has been pushed by then, on the first push. 0: no timer.
+
+    A push that comes after its round is dropped, and its worker given the present version; or with `late` "stale" it
+    is one of the pushes of the present round. `weights` are those of the workers, say how many rows each has, above 0;
+    those of one `Apply` sum to 1. None: all count the same.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        workers: Iterable[PeerId],
+        rounds: int,
+        present: Present,
+        *,
+        chosen: Callable[[int], set[PeerId]] | None = None,
+        count: int = 0,
+        timer_s: float = 0.0,
+        late: Literal["drop", "stale"] = "drop",
+        weights: Mapping[PeerId, float] | None = None,
+    ) -> None:
+        super().__init__(me, workers, rounds, present)
+        self.chosen = chosen or (lambda version: self.neighbours)
+        self.count = count
+        self.timer_s = timer_s
+        self.late = late
+        self.weights = weights or dict.fromkeys(self.neighbours, 1.0)
+        assert all(self.weights[peer] > 0 for peer in self.neighbours)
+        self._members: set[PeerId] = set()  # of this round
+        self._is_overdue = False
+
+    def _begin_version(self, now_s: float) -> None:
+        self._members = self.neighbours & self.chosen(self.version)
+        self._is_overdue = False
+        self.deadline_s = now_s + self.timer_s if self.timer_s else inf
+
+    def _note_time(self, now_s: float) -> None:
+        if now_s >= self.deadline_s:
+            self._is_overdue, self.deadline_s = True, inf
+
+    def _is_too_late(self, push: Push) -> bool:
+        return self.late == "drop" and push.version < self.version
+
+    def _missing(self) -> set[PeerId]:
+        return (self._members & self.alive) - self._inbox.keys()
+
+    def _due(self) -> list[tuple[PeerId, Push]]:
+        if not self._inbox:
+            if not self._members & self.alive:
+                self._members = set(self.neighbours)
+            return []
+        is_met = 0 < self.count <= len(self._inbox)
+        if self._missing() and not is_met and not self._is_overdue:
+            return []
+        self.short_rounds += not self._members <= self._inbox.keys()
+        pushes, self._inbox = sorted(self._inbox.items(), key=lambda item: item[0]), {}
+        return pushes
+
+    def _weights(self, pushes: list[tuple[PeerId, Push]]) -> list[float]:
+        total = fsum(self.weights[peer] for peer, _ in pushes)
+        return [self.weights[peer] / total for peer, _ in pushes]
+
+    def _version_for(self, peer: PeerId) -> int | None:
+        return self.version if peer in self._members else None
+
+
+class ByArrival(Coordinator):
+    """Asynchronous: a push is applied when it arrives, whole, and its worker is then given the version that came of it.
+
+    With a `size` above 1 so many pushes are one `Apply` (FedBuff). A worker whose push is in the buffer is given the
+    present version at once, and may be in the buffer twice.
+
+    `max_staleness` bounds, in versions, how stale a push may be when it is applied; 0: no bound. No push ever waits
+    for that. Who asks has to, if one who trains could then become too stale, whatever the order in which they push. So
+    at most `max_staleness` + 1 train at a time. What a worker that was away brings may still be too stale: it is
+    dropped.
+
+    With `arrival` "round_robin" pushes are applied in node order of the workers that are there, round and round,
+    whatever arrives first. A fixed `delay` is for experiments: update k is made from version k - `delay`, and those
+    before the first count as the first. It goes by turns, so when a worker asks it is known which update its push will
+    be: it is given the version `delay` before that one, once there is that version. When a worker is lost, or comes
+    back, turns shift and a few updates have another staleness; after a restart, so do the first `delay` ones.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        workers: Iterable[PeerId],
+        rounds: int,
+        present: Present,
+        *,
+        size: int = 1,
+        max_staleness: int = 0,
+        arrival: Literal["clock", "round_robin"] = "clock",
+        delay: int | None = None,
+    ) -> None:
+        super().__init__(me, workers, rounds, present)
+        assert size == 1 or (not max_staleness and delay is None), "these count versions, one for each push"
+        assert arrival == "clock" or not max_staleness, "by turns, a worker that waits would hold up the others"
+        assert delay is None or arrival == "round_robin", "a fixed delay goes by turns"
+        self.size = size
+        self.max_staleness = max_staleness
+        self.arrival = arrival
+        self.delay = delay
+        self._keeps = 1 if delay is None else delay + 1
+        self._turn: PeerId = 0  # of this worker, or of the next one that is there
+        self._buffer: list[tuple[PeerId, Push]] = []
+
+    _gives_first = True
+
+    def _is_too_late(self, push: Push) -> bool:
+        return 0 < self.max_staleness < self.version - push.version
+
+    def _line(self) -> list[PeerId]:
+        """Return the workers in the order of their turns."""
+        there = self.alive | self._inbox.keys()
+        return sorted(there, key=lambda peer: (peer < self._turn, peer))
+
+    def _missing(self) -> set[PeerId]:
+        return set(self._line()[:1]) if self.arrival == "round_robin" else set()
+
+    def _due(self) -> list[tuple[PeerId, Push]]:
+        while self._inbox:
+            peer = next(iter(self._inbox)) if self.arrival == "clock" else self._line()[0]
+            if peer not in self._inbox:
+                break
+            self._buffer.append((peer, self._inbox.pop(peer)))
+            self._turn = peer + 1
+            if len(self._buffer) == self.size:
+                pushes, self._buffer = self._buffer, []
+                return pushes
+        return []
+
+    def _version_for(self, peer: PeerId) -> int | None:
+        if self.delay is not None:
+            ahead = self._line().index(peer)  # updates before the one that its push will be
+            return max(min(self._kept), self.version + ahead - self.delay) if ahead <= self.delay else None
+        return self.version if not self.max_staleness or self._all_stay_fresh() else None
+
+    def _all_stay_fresh(self) -> bool:
+        """Say whether one more may train: each that trains may be the last to push, after all the others."""
+        latest = self.version + len(self._inbox) + len(self._given)
+        bases = (at for at in self._given.values() if self.version - at <= self.max_staleness)
+        return all(latest - at <= self.max_staleness for at in (*bases, self.version))
