@@ -7,6 +7,7 @@ import sys
 from contextlib import redirect_stdout
 from io import TextIOWrapper
 from pathlib import Path
+from traceback import print_exc
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
 
 import typer
@@ -129,7 +130,7 @@ def simulate(
 ) -> int:
     """Run all peers in this process."""
     if exp is None and run is None:
-        raise ConfigError("", "simulate needs an experiment file, such as one that earshot new writes")
+        raise ConfigError("", "Missing argument 'EXP': an experiment file, such as one that earshot new writes")
     if run is not None and engine == "rounds":
         raise ConfigError("--engine", "rounds has no messages, and a replay is of messages; leave it out")
     experiment = _load(str(run / "experiment.toml") if exp is None and run is not None else str(exp), sets)
@@ -205,6 +206,9 @@ def main() -> NoReturn:
         _fail("interrupted", as_json, exit_code=130)
     except EarshotError as error:
         _fail(str(error), as_json, exit_code=3)
+    except AssertionError as error:  # a mistake of our own must not look like a --require that was not met
+        print_exc()
+        _fail(f"a mistake in earshot itself: {error or 'see the traceback'}", as_json, exit_code=3)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 NAME = "model.safetensors"
@@ -17,3 +17,9 @@ def save_model(tensors: Mapping[str, Tensor], folder: Path) -> Path:
     save_file(dict(tensors), partial)
     os.replace(partial, path)
     return path
+
+
+def load_model(path: Path) -> dict[str, Tensor]:
+    """Read a model's tensors, by name."""
+    tensors: dict[str, Tensor] = load_file(path)
+    return tensors

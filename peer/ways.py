@@ -17,7 +17,7 @@ from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_
 from peer.daemon import host, start
 from peer.daemon.reporting import Progress
 from peer.errors import ConfigError, TrainingError
-from peer.experiment import Experiment
+from peer.experiment import Experiment, differing_keys, load
 from peer.experiment.wording import shown
 from peer.explanation import warnings_of
 from peer.model_file import save_model
@@ -26,7 +26,7 @@ from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
 from peer.simulator.footprint import available_bytes, memory_bytes
-from peer.simulator.replay import differing, left_by, notes_of
+from peer.simulator.replay import notes_of
 from peer.simulator.replay import replay as again
 from peer.simulator.watching import Pace, Watch
 from peer.task.layout import Layout
@@ -148,6 +148,7 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.task.threads)
     try:
+        _check_same(experiment, run)
         assembly, task = _of_the_run(experiment, run)
         notes_of(run, assembly.names)
         folder = _open(options, experiment, assembly, task)
@@ -157,17 +158,22 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
             on_metric=folder.metric if folder else lambda _: None,
             on_model=_saver(folder, len(assembly.names)),
         )
-        ended = again(assembly, task, run, watch, options.stop)
+        ended, compared = again(assembly, task, run, watch, options.stop)
     finally:
         torch.set_num_threads(threads)
-    left = left_by(run, assembly.names)
-    others = differing(ended, left)
-    if others and ended.outcome == "finished":
-        names = ", ".join(assembly.names[i] for i in others)
-        ended.outcome, ended.why = "failed", f"{names} ended with other parameters than in {run}"
-    elif any(params is not None for params in left):
-        options.listener.note(f"the parameters are those of {run}, bit for bit")
+    if not compared:
+        options.listener.note(f"{run} has no peers/*/model.safetensors: there is nothing to compare with")
+    elif ended.outcome == "finished":
+        of_all = "" if len(compared) == len(assembly.names) else f" of {', '.join(compared)}"
+        options.listener.note(f"the parameters{of_all} are those of {run}, bit for bit")
     return _close(experiment, ended, began_s, folder)
+
+
+def _check_same(experiment: Experiment, run: Path) -> None:
+    """Refuse to do the run of another experiment again. Raises ConfigError."""
+    differences = differing_keys(experiment.fingerprint(), load(run / "experiment.toml").fingerprint())
+    if differences:
+        raise ConfigError("--replay", f"{run} is the run of another experiment: {'; '.join(differences[:4])}")
 
 
 def _of_the_run(experiment: Experiment, run: Path) -> tuple[Assembly, Task]:

@@ -108,8 +108,8 @@ Build = Callable[[PeerId, Present], Coordinator]
 class CoordinatorBed(Bed):
     """A coordinator, the last of the peers, and workers; links delay, double and reorder.
 
-    The coordinator stores where it stands after every `stores_every`-th update, and begins from there when it is
-    started again.
+    The coordinator stores where it stands after every `stores_every`-th update and the last, and begins from there when
+    it is started again.
     """
 
     def __init__(
@@ -132,7 +132,6 @@ class CoordinatorBed(Bed):
         self.applying: Apply | None = None
         self.serial = 0
         self.seen: Seen | None = None
-        self.versions = 0  # how many updates there were, those lost in a fall too
         self.falls = 0
         super().__init__([Neighbourhood({}, {})] * (workers + 1), random, doubles=doubles)
 
@@ -198,9 +197,8 @@ class CoordinatorBed(Bed):
         assert apply is not None
         assert apply.version == len(self.history), "versions grow by one"
         self.state[me] = (*self.history, tuple(term.payload for term in apply.terms))
-        self.versions += 1
         self.tell(me, Applied(self.history))
-        if len(self.history) % self.stores_every == 0:
+        if len(self.history) % self.stores_every == 0 or len(self.history) == self.rounds:
             self.stored = self.cores[me].present()  # type: ignore[attr-defined]
             assert self.stored.payload == self.history
             assert self.stored.version == len(self.history)
@@ -253,7 +251,7 @@ class Seen:
     def __init__(self, core: Coordinator, version: int, settled: dict[PeerId, int]) -> None:
         self.core = core
         self.version = version
-        self.numbers = settled
+        self.numbers = settled  # of the last push of each
         self.there = set(core.neighbours)
         self.silent = set(core.neighbours)
         self.arrived: list[tuple[PeerId, Push]] = []  # and not yet applied, in this order
@@ -332,7 +330,7 @@ class Seen:
         return [] if buffered else self.arrived
 
     def due(self) -> list[tuple[PeerId, Push]] | None:
-        if not self.has_begun or self.is_applying or self.is_closing:
+        if not self.has_begun or self.is_applying or self.is_closing or self.is_stopped:
             return None
         self.arrived = [(peer, push) for peer, push in self.arrived if push.version <= self.version]
         return self._due_in_rounds(self.core) if isinstance(self.core, ByRounds) else self._due_by_arrival()

@@ -39,7 +39,7 @@ from tests.four_peers import CURVATURES, DIGITS, SLOPES, START, TRACES
 
 HUB = 9  # the coordinator in stories
 W0 = Present("w0")
-BEDS, BEDS_WITH_TROUBLE = 40, 120  # of each discipline
+BEDS, BEDS_WITH_TROUBLE = 80, 250  # of each discipline
 
 
 # ---- Stories: what a core is told, and what it then asks for
@@ -268,6 +268,26 @@ def test_one_that_comes_back_while_it_trains_is_waited_for_and_what_is_too_old_i
     assert told.core.dropped == 1
 
 
+def test_one_that_is_started_anew_when_all_is_done_is_sent_home() -> None:
+    told_of_two(sync(rounds=1)).play(
+        """
+        > 0 push 1 from w0
+        > 1 push 1 from w0
+            apply to w0: 0.5 x 0's 1, 0.5 x 1's 1
+        > applied
+            to 0: bye 1
+            to 1: bye 1
+        > 0 bye 1
+        > joined 0
+        > 1 bye 1
+        > 0 pull
+            to 0: bye 1
+        > 0 bye 0
+            finish: finished
+        """
+    )
+
+
 def test_what_was_heard_before_a_loss_is_not_taken_again_when_it_is_said_again() -> None:
     told_of_two(sync()).play(
         """
@@ -397,6 +417,20 @@ def test_who_stops_a_coordinator_sends_all_home() -> None:
     )
 
 
+def test_an_update_at_hand_is_completed_before_a_stop() -> None:
+    told_of_two(asynchronous(rounds=2)).play(
+        """
+        > 1 push 1 from w0
+            apply to w0: 1 x 1's 1
+        > stop
+        > applied
+            to 0: bye 1
+            to 1: bye 1
+            finish: interrupted
+        """
+    )
+
+
 def test_a_worker_that_is_stopped_is_waited_for_no_longer() -> None:
     told_of_two(sync()).play(
         """
@@ -513,6 +547,25 @@ def test_a_round_closes_on_a_timer() -> None:
         """
     )
     assert told.core.deadline_s == inf
+
+
+def test_a_timer_runs_from_the_beginning_of_each_round() -> None:
+    told = told_of_two(ByRounds(HUB, range(2), 0, W0, timer_s=3.0)).play(
+        """
+        > 1 push 1 from w0
+        > 0 push 1 from w0
+            apply to w0: 0.5 x 0's 1, 0.5 x 1's 1
+        """
+    )
+    assert told.core.deadline_s == inf
+    told.play(
+        """
+        > applied
+            to 1: global w1 heard 1
+            to 0: global w1 heard 1
+        """
+    )
+    assert told.core.deadline_s == 7.0 + 3.0
 
 
 def test_where_nothing_came_in_time_the_first_push_closes_the_round() -> None:
@@ -652,9 +705,9 @@ def test_with_a_fixed_delay_each_is_given_what_its_turn_needs() -> None:
         > 1 push 1 from w0
             apply to w1: 1 x 1's 1 stale by 1
         > applied
+            to 0: global w2 heard 1
             apply to w2: 1 x 2's 1 stale by 1
         > applied
-            to 0: global w2 heard 1
             to 1: global w3 heard 1
         """
     )
@@ -932,6 +985,8 @@ def test_everybody_finishes_in_any_order_of_what_happens(name: str) -> None:
         assert set(bed.finished.values()) == {"finished"}
         assert len(bed.history) == bed.rounds
         assert not bed.alerts
+        if name not in ("quorum", "quorum, stale", "timer"):
+            assert bed.cores[bed.hub].dropped == 0  # type: ignore[attr-defined]
         if name == "sync":
             assert all({token.peer for token in update} == set(range(bed.hub)) for update in bed.history)
         if name in ("sync", "fraction", "quorum"):

@@ -837,7 +837,10 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             **draw(st.sampled_from([{}, {"peers": n}])),
         },
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
-        "faults": {"schedule": draw(st.lists(st.sampled_from(FAULTS), max_size=3)), "per_minute": draw(not_negative)},
+        "faults": {
+            "schedule": draw(st.lists(st.sampled_from(FAULTS), max_size=3)),
+            "per_minute": draw(st.floats(0, 600)),
+        },
         "record": {"params": draw(built("record.params"))},
         **draw(st.sampled_from([{}, {"peers": [{"name": name, "position": draw(place)} for name in peers]}])),
     }

@@ -63,7 +63,7 @@ MAP: dict[str, Room] = {
         "peer.task"
     ),
     # The two that run it: they share all of the above, and nothing of each other.
-    "peer.simulator": Room(BELOW),
+    "peer.simulator": Room(f"{BELOW} peer.model_file"),
     "peer.daemon": Room(f"{BELOW} peer.model_file peer.network peer.require msgpack"),
     # The ways to run it, and the doors: the screen, the command line, Python.
     "peer.ways": Room(

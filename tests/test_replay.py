@@ -179,16 +179,16 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
     code, document, _ = replayed(tmp_path, "exp.toml")
     assert code == 2
-    assert "run/events.jsonl" in document["error"]
+    assert document["error"] == "run/experiment.toml: no such file"
     code, document, _ = replayed(tmp_path)
     assert code == 2
     assert "run/experiment.toml" in document["error"]
 
 
-def test_notes_of_other_peers_are_refused(lab: Path) -> None:
+def test_the_run_of_another_experiment_is_refused(lab: Path) -> None:
     code, document, _ = replayed(lab, "exp.toml", "--set", "topology.peers=3")
     assert code == 2
-    assert "peer-3 is not a peer of this experiment" in document["error"]
+    assert "run is the run of another experiment: topology.peers: 3 here, 4 there" in document["error"]
 
 
 def test_what_was_mixed_and_never_said_is_named_before_anything_is_written(lab: Path) -> None:

@@ -144,7 +144,8 @@ def run_child(
         entries = {entry.name: entry for entry in experiment.peers}
         entry = entries.get(assembly.names[me])
         wanted = entry.device if entry is not None and entry.device else experiment.task.device
-        seat = take_seat(assembly, task, me, device_of(wanted, me), "tcp://127.0.0.1:*", endless=True)
+        endless = len(assembly.names) > 1
+        seat = take_seat(assembly, task, me, device_of(wanted, me), "tcp://127.0.0.1:*", endless=endless)
         pipe.send("bound", endpoint=seat.links.endpoint, device=wanted)
         endpoints = reporter.wait_for_endpoints()
         if endpoints is None:

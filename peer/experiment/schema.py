@@ -175,8 +175,8 @@ class Network(Table):
 class Speed(Table):
     """[speed]: how long local steps take in the events engine."""
 
-    step_s: Positive = 1.0
-    factors: tuple[Positive, ...] = ()
+    step_s: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    factors: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] = ()
     distribution: Annotated[str, one_of("speed.distribution")] = "constant"
     sigma: NotNegative | None = None
     file: str = ""
@@ -187,7 +187,7 @@ class Faults(Table):
 
     schedule: tuple[dict[str, Any], ...] = ()
     attackers: tuple[dict[str, Any], ...] = ()
-    per_minute: NotNegative = 0.0
+    per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
 
 
 class Transport(Table):

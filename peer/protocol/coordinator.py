@@ -87,6 +87,7 @@ class Coordinator:
         self._silent = set(self.neighbours)  # nothing was heard of them in this life
         self._closed: set[PeerId] = set()
         self._told_goodbye: set[PeerId] = set()
+        self._is_to_stop = False  # when the update at hand is complete
         self._heard = dict(self.settled)  # the number of the last push of each
         self._inbox: dict[PeerId, Push] = {}  # in the order in which they came
         self._applying: dict[PeerId, int] = {}  # numbers of pushes that are being applied, or wait in a buffer
@@ -118,7 +119,12 @@ class Coordinator:
         return self.neighbours - self.lost.keys() - self._closed
 
     def present(self) -> Present:
-        """Return what a coordinator must store after each `Applied` so that another can go on from there."""
+        """Return what another coordinator needs to go on from here.
+
+        For versions never to go back it is stored after each `Applied`, before the effects of that are carried out;
+        the last one in any case, as its workers are sent home. Where it is stored less often, workers that come back
+        after the fallen versions were made anew may push what they made of the old ones.
+        """
         return Present(self._kept[self.version], self.version, dict(self.settled))
 
     def waits_for(self) -> set[PeerId]:
@@ -134,7 +140,7 @@ class Coordinator:
 
     # ---- Left open: the discipline
 
-    _gives_first = False  # each version is given, even if what makes the next one has arrived already
+    _gives_every_version = False  # even where what makes the next one has arrived already
 
     def _begin_version(self, now_s: float) -> None:
         """A version begins."""
@@ -185,10 +191,9 @@ class Coordinator:
             self._begin_version(now_s)
         if self.phase == "open":
             self._drop_what_is_void()
-            given = self._give() if self._gives_first else []
             if pushes := self._due():
-                return [*given, self._apply(pushes)]
-            return given + (self._give() if self.alive else self._fail())
+                return [self._apply(pushes)]
+            return self._give() if self.alive else self._fail()
         return self._say_goodbye() if self.phase == "closing" else []
 
     # ---- Versions
@@ -196,7 +201,7 @@ class Coordinator:
     def _drop_what_is_void(self) -> None:
         for peer, push in list(self._inbox.items()):
             if push.version > self.version or self._is_too_late(push):
-                self.settled[peer] = self._inbox.pop(peer).number
+                del self._inbox[peer]
                 self.dropped += 1
 
     def _apply(self, pushes: list[tuple[PeerId, Push]]) -> Apply:
@@ -218,8 +223,11 @@ class Coordinator:
         self._kept[self.version] = event.payload
         self._kept.pop(self.version - self._keeps, None)
         self.phase = "closing" if self.version == self.rounds else "open"
+        if self._is_to_stop:
+            return effects + self._stop()
         if self.phase == "open":
             self._begin_version(now_s)
+            effects += self._give() if self._gives_every_version else []
         return effects
 
     def _give(self) -> list[Effect]:
@@ -303,6 +311,9 @@ class Coordinator:
         return [Alert(f"no worker is left to go on from version {self.version}"), Finish("failed")]
 
     def _stop(self) -> list[Effect]:
+        if self.phase == "applying":
+            self._is_to_stop = True
+            return []
         is_complete = self.phase == "closing"
         told = sorted(self.alive - self._told_goodbye)
         self._end()
@@ -426,7 +437,7 @@ class ByArrival(Coordinator):
         self._turn: PeerId = 0  # of this worker, or of the next one that is there
         self._buffer: list[tuple[PeerId, Push]] = []
 
-    _gives_first = True
+    _gives_every_version = True  # a worker trains from what came of its own push, and not from later ones
 
     def _is_too_late(self, push: Push) -> bool:
         return 0 < self.max_staleness < self.version - push.version

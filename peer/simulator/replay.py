@@ -7,20 +7,22 @@ as what it needs has been said, then the next one, until all are at their end.
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from peer.algorithms.algorithm import Message
 from peer.assembly import Assembly, exchange_of, learner_of
 from peer.errors import ConfigError
 from peer.history import Figures, peer_score
-from peer.learner import Learner, Said
-from peer.protocol.messages import PeerId, Shares
+from peer.learner import Learner, Said, wire_forms
+from peer.model_file import NAME, load_model
+from peer.protocol.messages import Shares
 from peer.record import Ended
 from peer.simulator.watching import Watch
 from peer.task.task import Task
@@ -45,6 +47,10 @@ class Replay:
         self._said: dict[Label, Message] = {}
         self._trained: dict[str, tuple[int, Message]] = {}  # each one's last round, and what there was to say of it
         self.step = trainer.step
+        self.payload_bytes_sent = 0
+        start = task.start(0)
+        form = wire_forms(assembly.fitted(task.layout), start)[0]
+        self._bytes = {"data": _size(form.values()), "model": _size([start])}
         self.learners: dict[str, Learner] = {}
         for i, name in enumerate(assembly.names):
             around = exchange_of(assembly, i, endless=True).around
@@ -81,6 +87,7 @@ class Replay:
                 learner.learn()
                 learner.settle()
             case "say":
+                self.payload_bytes_sent += self._bytes["model" if note["what"] == "model" else "data"]
                 label = _said_by(me, note)
                 if label is not None and self._wanted[label]:
                     self._said[label] = self._what_is_said(me, note)
@@ -122,26 +129,38 @@ class Replay:
                 raise ConfigError(KEY, f"{me} cannot {note['did']} again in the order of the notes: {note}")
 
 
-def replay(assembly: Assembly, task: Task, run: Path, watch: Watch, stop: Callable[[], bool]) -> Ended:
-    """Do a run of daemons again and compare what comes of it with what they left. Raises ConfigError."""
+def replay(
+    assembly: Assembly, task: Task, run: Path, watch: Watch, stop: Callable[[], bool]
+) -> tuple[Ended, list[str]]:
+    """Do a run of daemons again; returns what comes of it, and the peers that could be compared with their daemons.
+
+    A run whose parameters differ has failed. Raises ConfigError.
+    """
     again = Replay(assembly, task, run)
-    n = len(assembly.names)
+    n, left = len(assembly.names), _left_by(run)
     ended = Ended("events", again.step, n)
     watch.history.gossiped = assembly.shared_columns(task.layout)
-    _judge(watch, again, 0)
+    _judge(watch, again, 0, 0, set())
     again.run(stop)
     if stop():
         ended.outcome = "interrupted"
+    ended.lost = [name for name in assembly.names if name in left.lost]
     ended.gradients = sum(learner.gradients for learner in again.learners.values())
     ended.rounds = ended.gradients // (n * assembly.experiment.task.local_steps)
-    if ended.rounds:
-        _judge(watch, again, ended.rounds)
+    ended.payload_bytes_sent = again.payload_bytes_sent
+    if ended.rounds and len(ended.lost) < n:
+        _judge(watch, again, ended.rounds, ended.payload_bytes_sent, left.lost)
     ended.history = watch.history.entries
-    ended.params = [learner.params().numpy() for learner in again.learners.values()]
+    ended.params = [None if name in left.lost else x.params().numpy() for name, x in again.learners.items()]
+    found = {name: x.tensors() for name, x in again.learners.items() if name not in left.lost}
     if watch.on_model is not None:
-        for name, learner in again.learners.items():
-            watch.on_model(name, learner.tensors())
-    return ended
+        for name, tensors in found.items():
+            watch.on_model(name, tensors)
+    compared = [name for name in found if name in left.models]
+    others = [name for name in compared if not _are_equal(found[name], left.models[name])]
+    if others and ended.outcome == "finished":
+        ended.outcome, ended.why = "failed", f"{', '.join(others)} ended with other parameters than in {run}"
+    return ended, compared
 
 
 def notes_of(run: Path, names: tuple[str, ...]) -> dict[str, deque[Note]]:
@@ -202,33 +221,41 @@ def labels(me: str, note: Note) -> list[Label]:
     return []
 
 
-def left_by(run: Path, names: tuple[str, ...]) -> list[NDArray[np.float64] | None]:
-    """Return the parameters that the daemons of a run ended with, where its summary has them."""
-    path = run / "summary.json"
-    if not path.exists():
-        return [None] * len(names)
-    params = json.loads(path.read_text(encoding="utf-8")).get("params") or [None] * len(names)
-    return [None if x is None else np.array([np.nan if v is None else v for v in x]) for x in params]
+@dataclass(frozen=True)
+class _Left:
+    """What the daemons of a run have left: their models by name, and who was lost."""
+
+    models: Mapping[str, Mapping[str, Tensor]]
+    lost: frozenset[str]
 
 
-def differing(found: Ended, left: list[NDArray[np.float64] | None]) -> list[PeerId]:
-    """Return the peers whose parameters are not those that their daemons ended with."""
-    pairs = zip(found.params or [], left, strict=True)
-    return [
-        i
-        for i, (ours, theirs) in enumerate(pairs)
-        if theirs is not None
-        and ours is not None
-        and not np.array_equal(ours.astype(np.float64), theirs, equal_nan=True)
-    ]
+def _left_by(run: Path) -> _Left:
+    models = {path.parent.name: load_model(path) for path in sorted(run.glob(f"peers/*/{NAME}"))}
+    summary = run / "summary.json"
+    lost = json.loads(summary.read_text(encoding="utf-8"))["lost"] if summary.exists() else []
+    return _Left(models, frozenset(lost))
 
 
-def _judge(watch: Watch, again: Replay, round: int) -> None:
+def _are_equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
+    """Say whether two models are the same to the last bit, NaN included."""
+    return ours.keys() == theirs.keys() and all(_bytes_of(ours[name]) == _bytes_of(theirs[name]) for name in ours)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _judge(watch: Watch, again: Replay, round: int, payload_bytes_sent: int, lost: AbstractSet[str]) -> None:
     figures = {
         i: Figures(peer_score(learner.evaluate(round)), learner.params().numpy().copy())
-        for i, learner in enumerate(again.learners.values())
+        for i, (name, learner) in enumerate(again.learners.items())
+        if name not in lost
     }
-    watch.evaluated(round, figures, 0)
+    watch.evaluated(round, figures, payload_bytes_sent)
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _whole(message: Message | Shares) -> Message:
