@@ -1,6 +1,5 @@
 """The shell of the fault bed: carries out what the cores ask for, with plain numbers, and looks at what comes of it."""
 
-import heapq
 from collections import Counter
 from dataclasses import dataclass
 from math import fsum, nan
@@ -33,7 +32,8 @@ from peer.protocol.messages import (
     Trained,
 )
 from peer.protocol.pairwise import Pairwise
-from peer.simulator.clockwork import Clockwork, _Arrival, _Later
+from peer.simulator.clockwork import Clockwork
+from peer.simulator.timeline import Arrival, Later
 from peer.simulator.troubles import Troubles
 from peer.simulator.world import World
 from tests.fault_checks import Broken, Core, Said, Watched
@@ -311,10 +311,9 @@ class Bed:
         """Whatever is still on its way changes nothing: neither on the clock, nor if it were handed to the cores."""
         clockwork = self.clockwork
         before = [(process.state, repr(self.states[me].now)) for me, process in enumerate(clockwork.processes)]
-        clockwork._heap = [item for item in clockwork._heap if not isinstance(item[3], _Later)]
-        heapq.heapify(clockwork._heap)
-        for _, _, me, thing in list(clockwork._heap):
-            if isinstance(thing, _Arrival) and clockwork.processes[me].state == "done":
+        clockwork.timeline.drop(Later)
+        for _, _, me, thing in list(clockwork.timeline.heap):
+            if isinstance(thing, Arrival) and clockwork.processes[me].state == "done":
                 core = self._core_of(me).core
                 effects = core.handle(Received(thing.sender, thing.what), clockwork.now_s)  # type: ignore[arg-type]
                 if effects:

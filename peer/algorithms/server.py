@@ -15,6 +15,7 @@ step is made. Its instances hold settings only, as those of an algorithm do; all
 tensors end in the parameter axis and have the dtype of the parameters, but for a count.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pi, sin, sqrt
@@ -199,7 +200,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class _Adaptive:
+class _Adaptive(ABC):
     """m <- beta1 m + (1 - beta1) g, v <- second(v, g^2), x <- x - lr m / (sqrt(v) + tau), with m = 0 at first.
 
     Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2, where g is -Delta. `tau` is how adaptive it is:
@@ -226,9 +227,9 @@ class _Adaptive:
         v = self.second(state["v"], g * g)
         return state | {"x": torch.sub(state["x"], m / (v.sqrt() + self.tau), alpha=self.rate(state)), "m": m, "v": v}
 
+    @abstractmethod
     def second(self, v: Tensor, squared: Tensor) -> Tensor:
         """Return the second moment, (..., d), from the one before and g^2."""
-        raise NotImplementedError
 
     def rate(self, state: State) -> float:
         """Return the learning rate of this step."""

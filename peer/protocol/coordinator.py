@@ -23,6 +23,7 @@ The coordinator is a process of its own here. One that also trains needs a `Work
 messages the shell hands over without a link, which is never lost, and whose steps do not keep this one from working.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import fsum, inf
@@ -63,7 +64,7 @@ class Present:
     settled: Mapping[PeerId, int] = field(default_factory=dict)
 
 
-class Coordinator:
+class Coordinator(ABC):
     """What the disciplines have in common; what is applied when is left open.
 
     `rounds` is how many versions there will be, 0 for until stopped.
@@ -142,29 +143,29 @@ class Coordinator:
 
     _gives_every_version = False  # even where what makes the next one has arrived already
 
-    def _begin_version(self, now_s: float) -> None:
+    def _begin_version(self, now_s: float) -> None:  # noqa: B027 - most have nothing to do
         """A version begins."""
 
+    @abstractmethod
     def _is_too_late(self, push: Push) -> bool:
         """Say whether a push, made from this or an earlier version, is to be dropped."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _due(self) -> list[tuple[PeerId, Push]]:
         """Take out of the inbox what is to be applied now, in order; nothing if it is not time yet."""
-        raise NotImplementedError
 
     def _weights(self, pushes: list[tuple[PeerId, Push]]) -> list[float]:
         return [1.0] * len(pushes)
 
+    @abstractmethod
     def _version_for(self, peer: PeerId) -> int | None:
         """Return the version which a worker that asks is given now, None if it has to wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _missing(self) -> set[PeerId]:
         """Return the workers whose push is waited for."""
-        raise NotImplementedError
 
-    def _note_time(self, now_s: float) -> None:
+    def _note_time(self, now_s: float) -> None:  # noqa: B027 - most have nothing to do
         """`Tick`."""
 
     # ---- Events
@@ -360,7 +361,7 @@ class ByRounds(Coordinator):
         self._members: set[PeerId] = set()  # of this round
         self._is_overdue = False
 
-    def _begin_version(self, now_s: float) -> None:
+    def _begin_version(self, now_s: float) -> None:  # noqa: B027 - most have nothing to do
         self._members = self.neighbours & self.chosen(self.version)
         self._is_overdue = False
         self.deadline_s = now_s + self.timer_s if self.timer_s else inf

@@ -15,6 +15,7 @@ Links lose nothing within one life of two peers with each other, but what they c
 only `Bye` comes after all else. After a `PeerLost`, and at a `PeerJoined`, what was said in an earlier life is void.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
 from typing import Literal
@@ -45,7 +46,7 @@ from peer.protocol.messages import (
 from peer.protocol.standing import KEEPS_OWN_ROUNDS
 
 
-class Independent:
+class Independent(ABC):
     """One peer's half of a protocol without common rounds; the part that exchanges parameters is left open.
 
     `rounds` is how many local rounds to do, 0 for until stopped. `around(0)` is the peer's neighbourhood, which never
@@ -95,33 +96,33 @@ class Independent:
 
     # ---- Left open: how parameters are exchanged
 
+    @abstractmethod
     def _is_free(self) -> bool:
         """Say whether the state may be replaced: nothing is at hand that changes it, and nothing was promised of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _go_on(self, now_s: float) -> list[Effect]:
         """Do what is next; called after every event, but while parameters are adopted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _note_work(self, event: Event, now_s: float) -> list[Effect]:
         """Take note of work that was done: `Trained`, `Mixed`, `Learned`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _hear(self, sender: PeerId, message: Message, now_s: float) -> list[Effect]:
         """Take a message about parameters, from a neighbour that is alive."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _part(self, peer: PeerId) -> None:
         """The neighbour answers nothing any more: wait for nothing of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget(self, peer: PeerId) -> None:
         """Forget what the neighbour said, too: another life begins, or none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _drop_training(self) -> None:
         """What was learned in this round is void."""
-        raise NotImplementedError
 
     # ---- Events
 

@@ -6,15 +6,11 @@ peer has a membership core, too, as in a daemon; nobody has to simulate heartbea
 of all that can be heard.
 """
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import count
 from math import inf
-from struct import pack
-from typing import Literal, get_args
+from typing import Literal
 
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import (
@@ -45,60 +41,14 @@ from peer.protocol.messages import (
 )
 from peer.simulator.connections import Connections
 from peer.simulator.shell import Core, Shell
+from peer.simulator.timeline import Arrival, EventLog, Greeting, Later, LookAtClock, Thing, Timeline, WorkEnds
 from peer.simulator.world import World
 
 State = Literal["absent", "up", "stopped", "gone", "done"]
 
 
-# ---- What stands in the heap
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Local steps that end now, unless they are void."""
-
-    life: int
-    train: Train
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """Something reaches a peer, unless the connection that it came over is no more."""
-
-    sender: PeerId
-    incarnation: int
-    what: Message | Severed
-
-
-@dataclass(frozen=True, slots=True)
-class _Greeting:
-    """Two peers greet each other, if they still can."""
-
-    other: PeerId
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Tick:
-    """A deadline of a core may have come."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """Something that `Clockwork.at` was asked for."""
-
-    happen: Callable[[], None]
-
-
-AFTER_ALL = 1 << 60
-"""Added to the place in line of a look at the clock: what arrives in the same instant is taken in before it."""
-
 GONE = "its connection broke and its address refuses new ones"
 """Why a peer is lost whose process has ended."""
-
-_Thing = _Work | _Arrival | _Greeting | _Tick | _Later
-_MOVING = (_Work, _Arrival, _Greeting)  # what a peer that seems to stand still may be waiting for
-_CODES: dict[type, int] = {kind: code for code, kind in enumerate((*get_args(Event), *get_args(Message)))}
 
 
 @dataclass
@@ -112,7 +62,7 @@ class Process:
     round: int = 0
     tick_s: float = inf  # the next tick in the heap
     stopped_s: float = 0.0
-    kept: list[tuple[float, _Thing]] = field(default_factory=list)  # what came while it was stopped, with its time
+    kept: list[tuple[float, Thing]] = field(default_factory=list)  # what came while it was stopped, with its time
 
 
 class Clockwork:
@@ -132,18 +82,14 @@ class Clockwork:
         heartbeat_s: float = 0.5,
     ) -> None:
         self.now_s = 0.0
-        self.events = 0
         self.moved_s = 0.0  # when something happened last that was not a mere look at the clock
         self.world = world
         self._shell = shell
         self._patience = patience
         self._heartbeat_s = heartbeat_s
-        self._heap: list[tuple[float, int, PeerId, _Thing]] = []
-        self._coming = 0  # how much of what stands in the heap is not a mere look at the clock
-        self._ties = count()
+        self.timeline = Timeline()
+        self._log = EventLog()
         self._soon: deque[tuple[PeerId, Event]] = deque()
-        self._hash = blake2b(digest_size=16)
-        self._log = bytearray()
         self.connections = Connections()
         self.processes = [self._process(me) for me in range(peers)]
         self.states: Counter[State] = Counter({"up": peers})
@@ -171,31 +117,33 @@ class Clockwork:
 
     def step(self) -> None:
         """Let the next thing happen."""
-        self.now_s, _, peer, thing = heapq.heappop(self._heap)
-        self._coming -= isinstance(thing, _MOVING)
+        self.now_s, peer, thing = self.timeline.pop()
         self._happen(peer, thing)
         self._do_soon()
 
     @property
-    def next_s(self) -> float:
-        """When the next thing happens; inf for never."""
-        return self._heap[0][0] if self._heap else inf
+    def events(self) -> int:
+        """How many events the cores have been told."""
+        return self._log.events
 
     @property
     def event_hash(self) -> str:
         """A hash of all events so far with their times: equal seeds have equal ones."""
-        self._hash.update(self._log)
-        self._log.clear()
-        return self._hash.hexdigest()
+        return self._log.digest()
+
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens; inf for never."""
+        return self.timeline.next_s
 
     def at(self, at_s: float, happen: Callable[[], None]) -> None:
         """Let something happen at a time."""
-        self._push(at_s, -1, _Later(happen))
+        self.timeline.push(at_s, -1, Later(happen))
 
     def tell(self, peer: PeerId, event: Event, *, is_last: bool = False) -> None:
         """Tell a core something, as soon as what happens now has happened; the last thing at once, to no effect."""
         if is_last:
-            self._note(peer, event)
+            self._log.note(self.now_s, peer, event)
             self.processes[peer].core.handle(event, self.now_s)
         else:
             self._soon.append((peer, event))
@@ -206,7 +154,7 @@ class Clockwork:
 
     def is_stuck(self, patience_s: float) -> bool:
         """Say whether nobody has moved for so long and nothing is on its way to anybody, or nobody ever will."""
-        return not self._heap or (not self._coming and self.now_s - self.moved_s > patience_s)
+        return not self.timeline.heap or (not self.timeline.coming and self.now_s - self.moved_s > patience_s)
 
     def _do_soon(self) -> None:
         while self._soon:
@@ -214,14 +162,14 @@ class Clockwork:
             if self.processes[peer].state in ("up", "stopped"):
                 self._handle(peer, event)
 
-    def _happen(self, peer: PeerId, thing: _Thing) -> None:
+    def _happen(self, peer: PeerId, thing: Thing) -> None:
         match thing:
-            case _Later(happen):
+            case Later(happen):
                 self.moved_s = self.now_s
                 happen()
-            case _Arrival():
+            case Arrival():
                 self._arrive(peer, thing)
-            case _Work(life, train):
+            case WorkEnds(life, train):
                 process = self.processes[peer]
                 if process.life != life or process.state in ("gone", "done"):
                     return
@@ -230,15 +178,10 @@ class Clockwork:
                     return
                 self.moved_s = self.now_s
                 self._handle(peer, self._shell.train(peer, train))
-            case _Tick():
+            case LookAtClock():
                 self._tick(peer)
-            case _Greeting(other, incarnation):
+            case Greeting(other, incarnation):
                 self._greet(peer, other, incarnation)
-
-    def _push(self, at_s: float, peer: PeerId, thing: _Thing) -> None:
-        tie = next(self._ties) + (AFTER_ALL if isinstance(thing, _Tick) else 0)
-        heapq.heappush(self._heap, (at_s, tie, peer, thing))
-        self._coming += isinstance(thing, _MOVING)
 
     # ---- Cores
 
@@ -269,22 +212,12 @@ class Clockwork:
 
     def _handle(self, me: PeerId, event: Event) -> None:
         process = self.processes[me]
-        self._note(me, event)
+        self._log.note(self.now_s, me, event)
         self._carry_out(me, process.core.handle(event, self.now_s))
         if process.core.round > process.round:
             process.round = process.core.round
             self._shell.advanced(me, process.round)
         self._set_tick(me)
-
-    def _note(self, me: PeerId, event: Event) -> None:
-        self.events += 1
-        what: Event | Message = event.message if isinstance(event, Received) else event
-        other = event.sender if isinstance(event, Received) else getattr(event, "peer", -1)
-        number = getattr(what, "round", getattr(what, "number", -1))
-        self._log += pack("<diiiq", self.now_s, me, other, _CODES.get(type(what), -1), number)
-        if len(self._log) > 1 << 16:
-            self._hash.update(self._log)
-            self._log.clear()
 
     def _carry_out(self, me: PeerId, effects: list[Effect]) -> None:
         shell, process = self._shell, self.processes[me]
@@ -294,7 +227,7 @@ class Clockwork:
                     self._send(me, to, message)
                 case Train(round):
                     shell.begin(me, effect)
-                    self._push(self.now_s + shell.step_s(me, round), me, _Work(process.life, effect))
+                    self.timeline.push(self.now_s + shell.step_s(me, round), me, WorkEnds(process.life, effect))
                 case Mix():
                     mixed = shell.mix(me, effect)
                     if mixed is not None:
@@ -335,9 +268,9 @@ class Clockwork:
         )
         incarnation = self.connections.incarnation(me, to)
         for at_s in arrivals_s:
-            self._push(at_s, to, _Arrival(me, incarnation, message))
+            self.timeline.push(at_s, to, Arrival(me, incarnation, message))
 
-    def _arrive(self, me: PeerId, arrival: _Arrival) -> None:
+    def _arrive(self, me: PeerId, arrival: Arrival) -> None:
         process, sender = self.processes[me], arrival.sender
         if self._patience is None:
             assert not isinstance(arrival.what, Severed)
@@ -365,7 +298,7 @@ class Clockwork:
             due_s = min(due_s, process.membership.deadline_s)
         if due_s < process.tick_s:
             process.tick_s = due_s
-            self._push(max(due_s, self.now_s), me, _Tick())
+            self.timeline.push(max(due_s, self.now_s), me, LookAtClock())
 
     def _tick(self, me: PeerId) -> None:
         process = self.processes[me]
@@ -410,7 +343,7 @@ class Clockwork:
             incarnation = self.connections.end(me, other)
             severed = Severed(me, "it counts this peer as lost")
             at_s = self.now_s + self.world.round_trip_s(me, other) / 2
-            self._push(at_s, other, _Arrival(me, incarnation, severed))
+            self.timeline.push(at_s, other, Arrival(me, incarnation, severed))
         self._greet_later(me, other, self._heartbeat_s)
 
     def _hang_up(self, me: PeerId) -> None:
@@ -419,12 +352,12 @@ class Clockwork:
             if self.connections.stands(me, other):
                 severed = Severed(me, GONE)
                 (at_s,) = self.world.arrivals_s(me, other, 0, self.now_s, insists=True, is_last=True)
-                self._push(at_s, other, _Arrival(me, self.connections.incarnation(me, other), severed))
+                self.timeline.push(at_s, other, Arrival(me, self.connections.incarnation(me, other), severed))
 
     def _greet_later(self, a: PeerId, b: PeerId, after_s: float = 0.0) -> None:
         incarnation = self.connections.incarnation(a, b)
         at_s = self.now_s + after_s + self.world.round_trip_s(a, b)
-        self._push(at_s, a, _Greeting(b, incarnation))
+        self.timeline.push(at_s, a, Greeting(b, incarnation))
 
     def _greet(self, a: PeerId, b: PeerId, incarnation: int) -> None:
         both_are_up = all(self.processes[peer].state == "up" for peer in (a, b))
@@ -451,7 +384,7 @@ class Clockwork:
             incarnation = self.connections.end(me, other)
             if stood and other > me and self.world.is_open(me, other):
                 at_s = self.now_s + self.world.round_trip_s(me, other) / 2
-                self._push(at_s, other, _Arrival(me, incarnation, Severed(me, GONE)))
+                self.timeline.push(at_s, other, Arrival(me, incarnation, Severed(me, GONE)))
         return True
 
     def restart(self, me: PeerId) -> bool:
@@ -488,8 +421,8 @@ class Clockwork:
         self._set_state(me, "up")
         kept, process.kept = process.kept, []
         for due_s, thing in kept:
-            late_s = due_s - process.stopped_s if isinstance(thing, _Work) else 0.0
-            self._push(self.now_s + late_s, me, thing)
+            late_s = due_s - process.stopped_s if isinstance(thing, WorkEnds) else 0.0
+            self.timeline.push(self.now_s + late_s, me, thing)
         self.moved_s = self.now_s
         self._meet_again(me)
         process.tick_s = inf
@@ -543,7 +476,7 @@ class Clockwork:
             if self.world.is_open(*pair):
                 self.connections.let_go(pair)
                 for me, arrival in held:
-                    self._push(self.now_s + self.world.round_trip_s(*pair) / 2, me, arrival)
+                    self.timeline.push(self.now_s + self.world.round_trip_s(*pair) / 2, me, arrival)
         for me, process in enumerate(self.processes):
             if process.state == "up":
                 self._meet_again(me)
