@@ -361,7 +361,7 @@ class ByRounds(Coordinator):
         self._members: set[PeerId] = set()  # of this round
         self._is_overdue = False
 
-    def _begin_version(self, now_s: float) -> None:  # noqa: B027 - most have nothing to do
+    def _begin_version(self, now_s: float) -> None:
         self._members = self.neighbours & self.chosen(self.version)
         self._is_overdue = False
         self.deadline_s = now_s + self.timer_s if self.timer_s else inf
