@@ -118,8 +118,9 @@ acknowledgements adds. The engine knows neither."""
 
 WORKS = (
     Work("3.2 MB, short steps", 1000, 2, 0.03, (SLOW, FAST, FREE)),
+    Work("3.2 MB, waits of 10 ms", 1000, 2, 0.01, (SLOW, FAST)),
     Work("0.3 MB, long steps", 100, 10, 0.03, (SLOW, FAST, FREE)),
-    Work("8 MB, two windows of the stream", 2500, 2, 0.03, (LONG,)),
+    Work("8 MB, two windows of the stream", 2500, 2, 0.03, (FAST, LONG)),
 )
 
 

@@ -137,3 +137,16 @@ def test_a_figure_ends_peers_that_wait_for_nobody(tmp_path: Path) -> None:
     assert (code, summary["outcome"]) == (0, "finished")
     assert summary["rounds"] < 5000
     assert max(entry["accuracy"]["mean"] for entry in summary["history"]) >= 0.5
+
+
+def test_whose_time_is_over_before_anybody_was_heard_was_alone(tmp_path: Path) -> None:
+    (port, other) = free_ports(2)
+    (tmp_path / "pair.toml").write_text(
+        'rounds = 0\nstop_after_s = 0.5\n[task]\nmodel = "softmax"\n'
+        f'[[peers]]\nname = "here"\naddress = "127.0.0.1:{port}"\n'
+        f'[[peers]]\nname = "nowhere"\naddress = "127.0.0.1:{other}"\n'
+    )
+    with forked("start", "pair.toml", "--name", "here", "--json", "--no-folder", cwd=tmp_path) as run:
+        code, document = run.end()
+    assert (code, document["outcome"]) == (3, "alone")
+    assert document["why"].startswith("here never heard nowhere in the 0.5 s")

@@ -13,40 +13,10 @@ the two lines comes first is up to the core; the lines are the functions here.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
-from torch import Tensor
-
-from peer.algorithms.algorithm import Heard, Message, State
+from peer.algorithms.dpsgd import AdaptThenCombine
 
 
 @dataclass(frozen=True)
-class PairwiseAveraging:
-    """x <- x + delta; x_i, x_j <- (x_i + x_j) / 2."""
-
-    stochastic: Literal["doubly"] = "doubly"
-    absent: Literal["keep_own"] = "keep_own"
-    exchanges: int = 1
-    scope: Literal["peer"] = "peer"
-    extrapolates: bool = False
-
-    def init(self, x: Tensor) -> State:
-        return {"x": x}
-
-    def at(self, state: State) -> Tensor:
-        return state["x"]
-
-    def learned(self, state: State, delta: Tensor, lr: float) -> State:
-        return {"x": state["x"] + delta}
-
-    def message(self, state: State, k: int, noise: Tensor | None) -> tuple[State, Message]:
-        return state, {"x": state["x"]}
-
-    def update(self, state: State, k: int, heard: Heard) -> State:
-        return {"x": heard.sum()["x"]}
-
-    def params(self, state: State) -> Tensor:
-        return state["x"]
-
-    def parameters_in(self, message: Message, k: int) -> Tensor | None:
-        return message["x"]
+class PairwiseAveraging(AdaptThenCombine):
+    """x <- x + delta; x_i, x_j <- (x_i + x_j) / 2: both lines are those of D-PSGD, with the W of one pair."""

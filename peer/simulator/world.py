@@ -18,8 +18,7 @@ from peer.assembly.links import RESEND_S, LinkTable, transmission_s
 from peer.experiment import Network
 from peer.protocol.messages import PeerId
 from peer.seeds import stream
-
-Pair = tuple[PeerId, PeerId]
+from peer.simulator.connections import Pair, pair_of
 
 
 @dataclass
@@ -97,16 +96,16 @@ class World:
     def is_open(self, a: PeerId, b: PeerId) -> bool:
         """Say whether anything gets from one peer to the other."""
         apart = bool(self._group) and self._group[a] != self._group[b]
-        return not apart and _pair(a, b) not in self._cut
+        return not apart and pair_of(a, b) not in self._cut
 
     def is_cut(self, a: PeerId, b: PeerId) -> bool:
-        return _pair(a, b) in self._cut
+        return pair_of(a, b) in self._cut
 
     def cut(self, a: PeerId, b: PeerId) -> None:
-        self._cut.add(_pair(a, b))
+        self._cut.add(pair_of(a, b))
 
     def heal(self, a: PeerId, b: PeerId) -> None:
-        self._cut.discard(_pair(a, b))
+        self._cut.discard(pair_of(a, b))
 
     def part(self, groups: tuple[tuple[PeerId, ...], ...], everyone: int) -> None:
         """Let nothing pass between these groups and all that are in none of them."""
@@ -127,7 +126,3 @@ class World:
         if traffic.draw is None:
             traffic.draw = stream(self.seed, "link", sender, receiver).random
         return traffic.draw
-
-
-def _pair(a: PeerId, b: PeerId) -> Pair:
-    return (a, b) if a < b else (b, a)
