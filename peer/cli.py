@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from peer.experiment import Experiment
+    from peer.explanation import Explanation
+    from peer.record import Row
     from peer.ways import Options, Result
 
 app = typer.Typer(
@@ -88,17 +90,33 @@ def explain(
     sets: Overrides = None,
     as_json: AsJson = False,
     matrix: Annotated[bool, typer.Option("--matrix", help="Show the mixing matrix too.")] = False,
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict", help="Say what more peers would be worth: measures some local steps on this machine."
+        ),
+    ] = False,
+    loopback: Annotated[
+        bool,
+        typer.Option("--loopback", help="With --predict: links as measured on this machine, not those of [network]."),
+    ] = False,
 ) -> int:
     """Say what an experiment will be, before anything trains; refuse what cannot work."""
+    if loopback and not predict:
+        raise ConfigError("--loopback", "it says which links --predict takes; add --predict")
     experiment = _load(exp, sets)
     from peer.explanation import explain as describe
-    from peer.tables import explanation_text
+    from peer.tables import explanation_text, prediction_text
 
     with redirect_stdout(sys.stderr):  # what a user's model prints is not part of the document
         explanation = describe(experiment, matrix=matrix)
+        document = explanation.document | ({"prediction": _predict(explanation, loopback)} if predict else {})
     for warning in explanation.warnings:
         _say(f"warning: {warning}")
-    return _print(json.dumps(explanation.document) if as_json else explanation_text(explanation), 0)
+    if as_json:
+        return _print(json.dumps(document), 0)
+    more = f"\n\n{prediction_text(document['prediction'])}" if predict else ""
+    return _print(explanation_text(explanation) + more, 0)
 
 
 @app.command()
@@ -166,10 +184,16 @@ def up(
 @app.command()
 def start(
     exp: ExperimentFile,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Which peer of the file this machine is.")],
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Which peer of the file, or coordinator, this machine is.")
+    ],
     sets: Overrides = None,
     as_json: AsJson = False,
     out: Out = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with a coordinator's earlier run, from what it had saved."),
+    ] = None,
     no_folder: NoFolder = False,
     quiet: Quiet = False,
 ) -> int:
@@ -178,8 +202,27 @@ def start(
     _cap_threads(experiment)
     from peer import ways
 
-    folder = Folder(out, no_folder)
+    if resume is not None and (out is not None or no_folder):
+        raise ConfigError("", "--resume names the folder where the run goes on; leave out --out and --no-folder")
+    folder = Folder(out, no_folder, resume)
     return _run(experiment, None, as_json, quiet, folder, lambda o: ways.start_one(experiment, name, o))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of runs, such as those in runs/.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to write; else report/ in the first run's folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Draw runs: pictures, and one HTML page with all of them; several runs are compared."""
+    from peer.report import make_report
+
+    made = make_report(runs, out)
+    document = {"html": str(made.html), "pictures": [str(picture) for picture in made.pictures]}
+    return _print(json.dumps(document) if as_json else document["html"], 0)
 
 
 def main() -> NoReturn:
@@ -231,6 +274,20 @@ def _load(exp: str, sets: list[str] | None) -> "Experiment":
     return load(exp, sets or [])
 
 
+def _predict(explanation: "Explanation", loopback: bool) -> "Row":
+    """Return the performance model; where the file says nothing of a bandwidth, links are measured, too."""
+    from peer.assembly import prepare_task
+    from peer.daemon.measure import measure_loopback
+    from peer.prediction import measured_wires, predict, wires_of
+
+    assembly = explanation.assembly
+    wires = None if loopback else wires_of(assembly.experiment)
+    if wires is None:
+        measured = measure_loopback()
+        wires = measured_wires(measured.bandwidth_mbps, measured.latency_ms)
+    return predict(assembly, prepare_task(assembly), wires)
+
+
 def _cap_threads(experiment: "Experiment") -> None:
     """Keep the numeric libraries, which are imported after this, to the threads that a peer may have."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count GPUs without touching CUDA before a fork
@@ -239,10 +296,12 @@ def _cap_threads(experiment: "Experiment") -> None:
 
 
 class Folder(NamedTuple):
-    """Where the run is written: `out`, or runs/ unless nothing is to be written."""
+    """Where the run is written: `out`, or runs/ unless nothing is to be written; `resume` is where an earlier one was
+    that goes on."""
 
     out: Path | None
     none: bool
+    resume: Path | None = None
 
 
 def _run(
@@ -265,7 +324,8 @@ def _run(
     requirements = [parse(text) for text in require or []]
     # What a user's model prints must not stand between the lines of a document.
     with redirect_stdout(sys.stderr), StopSwitch(grace_s) as switch, Screen(experiment, quiet=quiet) as screen:
-        options = Options(switch.is_thrown, switch.arm, not folder.none, folder.out, screen.listener())
+        listener = screen.listener()
+        options = Options(switch.is_thrown, switch.arm, not folder.none, folder.out, listener, folder.resume)
         result = way(options)
     if result.details:
         print(result.details.rstrip(), file=sys.stderr)

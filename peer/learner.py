@@ -7,11 +7,13 @@ training and the shard, and does it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Algorithm, Message
+from peer.algorithms.beside import Beside
 from peer.algorithms.combine import HeardMessages, is_finite, leave_out, screen
 from peer.algorithms.counters import Given, Taken, counter_form
 from peer.divergence import has_diverged
@@ -59,6 +61,8 @@ class Learner:
 
     `around(round)` is needed where messages differ from listener to listener. `threshold` is that of the metric
     "model": how far apart the parameters of two peers may be for their messages to be mixed.
+
+    `lr_round` is the round whose learning rate local steps have, where a coordinator counts; None: the peer's own.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Learner:
         self.shard = shard
         self.test = test
         self.gradients = 0
+        self.lr_round: int | None = None
         self._around = around
         self._threshold = threshold
         self._round = 0
@@ -106,7 +111,7 @@ class Learner:
         """Do the local steps that have begun. Leaves the state alone: it may be mixed in another thread meanwhile."""
         assert self._begun is not None
         round, x = self._begun
-        self.practised(self.trainer.train(x, self._memory, self.shard, self.me, round, stop))
+        self.practised(self.trainer.train(x, self._memory, self.shard, self.me, round, stop, self.lr_round))
 
     @property
     def begun(self) -> tuple[int, Tensor] | None:
@@ -154,6 +159,18 @@ class Learner:
         self._given, self._taken = Given(), Taken()
         self.settle()
         return True
+
+    def take(self, given: Tensor, version: int | None = None) -> None:
+        """Go on from parameters, (d,), that coordinators gave as their `version`, or that a ring came to.
+
+        What was learned and said before counts; local steps that have begun do not.
+        """
+        self.settle()
+        self._begun = self._learned = None
+        beside = cast(Beside, self.algorithm)  # nobody else is given anything
+        self._state = beside.adopted(self._state, given)
+        self.lr_round = version
+        self.settle()
 
     def forget(self, peer: PeerId) -> None:
         """Count anew what is given to a neighbour and taken from it."""

@@ -42,6 +42,8 @@ SUMMARY_NUMBERS = (
     "staleness.max",
     "staleness.mean_s",
     "staleness.max_s",
+    "staleness.mean_distance",
+    "staleness.max_distance",
     "events",
     "gradients",
 )
@@ -68,7 +70,7 @@ class PeerScore:
     own_rows: int = 0
 
 
-NOT_FIGURES = ("round", "params", "seconds", "simulated_seconds", "payload_bytes_sent")
+NOT_FIGURES = ("round", "params", "coordinator", "seconds", "simulated_seconds", "payload_bytes_sent")
 """What an entry of the history has beside the figures of an evaluation."""
 
 
@@ -160,20 +162,33 @@ def round_seconds(seconds: float) -> float:
 
 @dataclass
 class Staleness:
-    """How old what was mixed or learned had become: in rounds of whoever took it in, and in seconds."""
+    """How old what was mixed or learned had become: in rounds of whoever took it in, and in seconds.
+
+    Beside a coordinator rounds are versions, and there is the distance that its parameters had gone meanwhile. The
+    keys of `histogram` are texts, as JSON has them.
+    """
 
     count: int = 0
     total: int = 0
     largest: int = 0
     total_s: float = 0.0
     largest_s: float = 0.0
+    histogram: dict[str, int] = field(default_factory=dict)
+    measured: int = 0  # of how many the distance is known
+    total_distance: float = 0.0
+    largest_distance: float = 0.0
 
-    def add(self, rounds: int, seconds: float = 0.0) -> None:
+    def add(self, rounds: int, seconds: float = 0.0, distance: float | None = None) -> None:
         self.count += 1
         self.total += rounds
         self.largest = max(self.largest, rounds)
         self.total_s += seconds
         self.largest_s = max(self.largest_s, seconds)
+        self.histogram[str(rounds)] = self.histogram.get(str(rounds), 0) + 1
+        if distance is not None:
+            self.measured += 1
+            self.total_distance += distance
+            self.largest_distance = max(self.largest_distance, distance)
 
     def include(self, other: "Staleness") -> None:
         """Add another peer's."""
@@ -182,13 +197,24 @@ class Staleness:
         self.largest = max(self.largest, other.largest)
         self.total_s += other.total_s
         self.largest_s = max(self.largest_s, other.largest_s)
+        for rounds, count in other.histogram.items():
+            self.histogram[rounds] = self.histogram.get(rounds, 0) + count
+        self.measured += other.measured
+        self.total_distance += other.total_distance
+        self.largest_distance = max(self.largest_distance, other.largest_distance)
 
     def row(self) -> Row | None:
-        """Return mean and largest, in rounds and in seconds; None where nothing was counted."""
+        """Return mean and largest, in rounds and in seconds, and how many there were of each number of rounds, from 0
+        on; None where nothing was counted."""
         if not self.count:
             return None
         mean, mean_s = self.total / self.count, self.total_s / self.count
-        return {"mean": mean, "max": self.largest, "mean_s": mean_s, "max_s": self.largest_s}
+        row: Row = {"mean": mean, "max": self.largest, "mean_s": mean_s, "max_s": self.largest_s}
+        row["histogram"] = [self.histogram.get(str(rounds), 0) for rounds in range(self.largest + 1)]
+        if self.measured:
+            row["mean_distance"] = finite(self.total_distance / self.measured)
+            row["max_distance"] = finite(self.largest_distance)
+        return row
 
 
 Outcome = Literal["finished", "interrupted", "diverged", "alone", "failed"]
@@ -225,6 +251,7 @@ class Ended:
     events: int | None = None  # that the events engine has handed to the cores
     event_hash: str | None = None
     params: Sequence[NDArray[np.floating[Any]] | None] | None = None
+    coordinator: NDArray[np.floating[Any]] | None = None  # the final parameters of a coordinator, (d,)
     why: str = ""  # in one line, where the outcome needs it
     details: str = ""  # the user's own traceback, where their code failed
 
@@ -256,6 +283,8 @@ def summarise(experiment: Experiment, ended: Ended, seconds: float, run_folder: 
     }
     if experiment.record.params != "none" and ended.params is not None:
         summary["params"] = listed(ended.params)
+    if experiment.record.params != "none" and ended.coordinator is not None:
+        summary["coordinator"] = listed([ended.coordinator])[0]
     if ended.why:
         summary["why"] = ended.why
     return summary
@@ -265,13 +294,18 @@ def summarise(experiment: Experiment, ended: Ended, seconds: float, run_folder: 
 
 
 class RunFolder:
-    """Where a run writes. Made before the run starts, so that a place that cannot be written to costs nothing."""
+    """Where a run writes. Made before the run starts, so that a place that cannot be written to costs nothing.
 
-    def __init__(self, path: Path, experiment: Experiment) -> None:
+    `goes_on`: an earlier run wrote there, and what comes now follows.
+    """
+
+    def __init__(self, path: Path, experiment: Experiment, *, goes_on: bool = False) -> None:
         self.path = path
-        (path / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
-        self._metrics = (path / "metrics.jsonl").open("w", encoding="utf-8")
-        self._events = (path / "events.jsonl").open("w", encoding="utf-8")
+        if not goes_on:
+            (path / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
+        mode = "a" if goes_on else "w"
+        self._metrics = (path / "metrics.jsonl").open(mode, encoding="utf-8")
+        self._events = (path / "events.jsonl").open(mode, encoding="utf-8")
 
     def metric(self, row: Mapping[str, Any]) -> None:
         _write_line(self._metrics, row)
@@ -302,6 +336,16 @@ def make_run_folder(experiment: Experiment, out: Path | None) -> RunFolder:
     except OSError as error:
         where = f"--out {out}" if out is not None else "the folder runs/ here (choose another with --out)"
         raise ConfigError("", f"{where}: cannot be written: {error.strerror or error}") from error
+
+
+def resume_run_folder(path: Path, experiment: Experiment) -> RunFolder:
+    """Go on in the folder of an earlier run. Raises ConfigError where there is none, or it cannot be written."""
+    if not (path / "experiment.toml").is_file():
+        raise ConfigError("--resume", f"{path} is not the folder of a run: it has no experiment.toml")
+    try:
+        return RunFolder(path, experiment, goes_on=True)
+    except OSError as error:
+        raise ConfigError("--resume", f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _new_folder(parent: Path, name: str) -> Path:

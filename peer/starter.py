@@ -83,6 +83,7 @@ name = "dpsgd"                  # dpsgd | gradient_tracking | d2 | push_sum (dir
                                 # | adpsgd (pairs average, and nobody waits)
                                 # | local (no gossip) | exact (the mean of all, whatever the topology)
                                 # | "package.module:factory"
+                                # beside a coordinator: easgd, or nothing; leave the line out
 mode = "sync"                   # sync (peers go from round to round together) | async (dpsgd: each mixes what it
                                 # has heard so far; a round is then as many local rounds in all as there are peers)
 order = "atc"                   # dpsgd: atc (adapt, then combine) | cta; gradient_tracking: atc | diging
@@ -90,6 +91,8 @@ order = "atc"                   # dpsgd: atc (adapt, then combine) | cta; gradie
 # outer_momentum = 0.9          # diloco
 # nesterov = true               # diloco: false is heavy ball
 # among = "all"                 # diloco: the mean of all | neighbours
+# alpha = 0.1                   # easgd: the part of the way that the coordinator goes to each peer, and each peer
+                                # to it; 0.9 / the number of peers where left out
 # allow_unstable = false        # d2: true runs it where it is known to diverge
 # max_staleness = 10            # async: what a peer has had for more of its own rounds is not mixed any more
 combine = "weighted_sum"        # the only one so far
@@ -97,15 +100,41 @@ share = ["*"]                   # which parameters are gossiped, by name, such a
 buffers = "average"             # such as BatchNorm's statistics: average | keep (each peer its own)
 
 [compression]                   # makes messages smaller
-name = "none"                   # the only one so far
+name = "none"                   # none | fp16 | bf16 (numbers of 16 bits, to a coordinator and back)
 
-[coordinator]                   # a server in place of gossip
-mode = "none"                   # the only one so far
+[coordinator]                   # a server in place of gossip; then [algorithm] has no name, or easgd
+mode = "none"                   # none | sync (all push, then one update) | async (each push is one update)
+                                # | quorum (enough have pushed) | buffered (so many pushes are one update)
+                                # | ring (no server: the peers sum up around a ring)
+name = "coordinator"            # a peer's name: that peer trains too; else a process of its own, whose address
+                                # stands in [[peers]] and which does not count in topology.peers
+aggregate = "gradients"         # what is pushed: gradients (of one local step) | models (after local_steps)
+weighting = "samples"           # sync, quorum, ring: samples (by the rows of each peer) | equal
+fraction = 1.0                  # sync: the part of the peers that is drawn for each round
+server_optimizer = "sgd"        # what makes an update of the pushes: sgd | momentum | adam | yogi | adagrad
+# server_lr = 1.0               # its learning rate; where left out 1.0 for models, and for gradients the task's lr
+# server_momentum = 0.9         # momentum: from 0 to below 1
+# beta1 = 0.9                   # adam, yogi, adagrad (there 0 where left out): kept of the mean of the pushes
+# beta2 = 0.99                  # adam, yogi: kept of the mean of their squares
+# server_tau = 0.001            # adam, yogi, adagrad: the smaller, the more each parameter has a rate of its own
+# variant = "paper"             # adam, yogi, adagrad: paper (Reddi et al., 2021) | zero_start | flower
+staleness = "constant"          # what an update weighs that missed tau versions, in async, buffered and quorum:
+                                # constant (1) | inverse (1/(1+tau)) | inverse_sqrt (1/sqrt(1+tau))
+max_staleness = 0               # async: a peer that would be ahead by more versions waits; 0: no bound
+quorum = 0.8                    # quorum: a part of the peers up to 1.0, or a count of 2 and more
+timer_s = 0.0                   # quorum: closes a round after so long, with whoever has pushed; 0: never
+late = "drop"                   # quorum: what comes too late: drop | stale (counts in the next round)
+buffer = 10                     # buffered: pushes in one update
+servers = 1                     # sync, async, buffered: the parameters are split over so many coordinators
+arrival = "clock"               # async: whose push is next: clock | round_robin (the peers in turn)
+delay = 0                       # async, round_robin: every push is so many versions old, for experiments
+engine = "own"                  # ring: own | gloo | nccl (of torch.distributed)
 
 [network]                       # the links of the simulator's events engine
 latency_ms = 0.0                # how long a message takes from one peer to another
 jitter_ms = 0.0                 # and up to so much more, drawn for each message
 bandwidth_mbps = 0.0            # of each link, in 10^6 bits a second; messages wait for their turn; 0: no limit
+node_mbps = 0.0                 # what all links of one machine share, each way; 0: no limit
 loss = 0.0                      # chance that a message is lost; it is sent again after a while
 duplicate = 0.0                 # chance that a message arrives twice
 reorder = 0.0                   # chance that a message is overtaken by later ones
@@ -138,11 +167,16 @@ round_deadline_s = 0.0          # how long a round waits for the neighbours' mes
                                 # 0: until all that are alive are heard. The events engine has it too
 join_s = 60.0                   # how long a neighbour that was never heard is awaited
 
+[checkpoint]                    # a coordinator saves its parameters; started again, it goes on from there
+every_rounds = 0                # after so many rounds, or updates; 0: after every one
+keep = 3                        # how many of the newest are kept
+
 [record]                        # what the summary holds
 params = "none"                 # parameters of every peer, for small models: none | final | every
 on_divergence = "stop"          # stop | continue
 
-# [[peers]]                     # one for each peer, where they are on many machines or differ
+# [[peers]]                     # one for each peer, where they are on many machines or differ; and one for a
+                                # coordinator
 # name = "lab-3"
 # address = "127.0.0.1:5555"        # what others dial; on the loopback, so far
 # listen = "tcp://127.0.0.1:5555"   # where this one binds, if not at its address; "none": it only dials

@@ -43,6 +43,66 @@ def explanation_text(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
+def prediction_text(prediction: Row) -> str:
+    """Return what `earshot explain --predict` prints of the performance model."""
+    p = prediction
+    table = Table(box=None, pad_edge=False)
+    for name in ("peers", "design", "exchange", "speed-up", "efficiency", "rows/s", "weak: efficiency", "rows/s"):
+        table.add_column(name, justify="left" if name == "design" else "right")
+    for before, row in zip([None, *p["rows"]], p["rows"], strict=False):
+        is_first = before is None or before["peers"] != row["peers"]
+        table.add_row(
+            str(row["peers"]) if is_first else "",
+            row["design"] + (" *" if row["design"] == p["design"] else ""),
+            _short_time(row["comm_seconds"]),
+            f"{row['speed_up']:.3g}",
+            f"{row['efficiency']:.0%}",
+            f"{row['samples_per_second']:,.0f}",
+            f"{row['weak_efficiency']:.0%}",
+            f"{row['weak_samples_per_second']:,.0f}",
+        )
+    source = p["source"]
+    lines = [
+        "what more peers would be worth (* this experiment's own design)",
+        "",
+        f"  local steps          {_short_time(p['step_seconds'])} for {p['rows_per_step']:,} rows of a round, "
+        f"{source['step_seconds']}",
+        f"  a machine's line     {_rate(p['bandwidth_mbps'])} each way, {_of(source['bandwidth_mbps'])}",
+        f"  latency              {p['latency_ms']:.4g} ms, {_of(source['latency_ms'])}",
+        f"  parameters to send   {human_bytes(p['payload_bytes'])}",
+        f"  a hub                {_hub(p['hub_limit_peers'])}",
+        "",
+        _rendered(table),
+        "",
+        "speed-up, efficiency: the rows of a round divided among the peers. weak: as many rows again at each.",
+    ]
+    return "\n".join(lines)
+
+
+def _hub(limit: int | None) -> str:
+    if limit is None:
+        return "its line has no limit"
+    if limit == 0:
+        return "its line takes longer than computing even with one peer"
+    return f"is fastest with {_peers(limit)}; with more of them its line is the limit"
+
+
+def _of(source: str) -> str:
+    return source if source.startswith(("measured", "given")) else f"by {source}"
+
+
+def _rate(mbps: float | None) -> str:
+    if mbps is None:
+        return "no limit"
+    return f"{mbps / 1000:.3g} Gb/s" if mbps >= 1000 else f"{mbps:.4g} Mb/s"
+
+
+def _short_time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 or not seconds else f"{seconds * 1e6:.3g} us"
+
+
 def _how_near(d: Row) -> str:
     threshold = "any distance" if d["threshold"] is None else f"{d['threshold']:g}"
     within = f"{d['metric']} within {threshold}{' ms' if d['metric'] == 'rtt' else ''}"

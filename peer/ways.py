@@ -15,13 +15,14 @@ from torch import Tensor
 
 from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_task
 from peer.daemon import host, start
+from peer.daemon.launch import Seat
 from peer.daemon.reporting import Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment, differing_keys, load
 from peer.experiment.wording import shown
 from peer.explanation import warnings_of
 from peer.model_file import save_model
-from peer.record import Ended, Row, RunFolder, make_run_folder, summarise
+from peer.record import Ended, Row, RunFolder, make_run_folder, resume_run_folder, summarise
 from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
@@ -53,7 +54,8 @@ class Listener:
 
 @dataclass
 class Options:
-    """How to run: when to stop, where to write (`writes` and no `out`: runs/), whom to tell.
+    """How to run: when to stop, where to write (`writes` and no `out`: runs/; `resume`: where an earlier run did, which
+    goes on), whom to tell.
 
     `begins` is called when everything has been checked and the run is about to begin.
     """
@@ -63,6 +65,7 @@ class Options:
     writes: bool = True
     out: Path | None = None
     listener: Listener = field(default_factory=Listener)
+    resume: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,13 @@ class Result:
 def engine_of(experiment: Experiment) -> Engine:
     """Return the engine for a file that was given none: events where it asks for links, speeds, faults or peers that
     do not wait for each other, for rounds know no time."""
-    asks = _virtual_tables(experiment) or experiment.transport.round_deadline_s or experiment.is_asynchronous
+    asks = _virtual_tables(experiment) or experiment.transport.round_deadline_s or not _is_in_step(experiment)
     return "events" if asks else "rounds"
+
+
+def _is_in_step(experiment: Experiment) -> bool:
+    """Whether it is known without a clock who takes part in which round."""
+    return not experiment.is_asynchronous and experiment.coordinator.mode in ("none", "sync", "ring")
 
 
 def _virtual_tables(experiment: Experiment) -> list[str]:
@@ -96,8 +104,8 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.task.threads)  # part of the promise that daemons compute the same bits
     try:
-        if engine == "rounds" and experiment.is_asynchronous:
-            raise ConfigError("--engine", "rounds has all peers in step, and here nobody waits; choose events")
+        if engine == "rounds" and not _is_in_step(experiment):
+            raise ConfigError("--engine", "rounds has all peers in step, and here not all wait; choose events")
         stop_when = parse_stop(experiment.stop_when)
         enough = None if stop_when is None else stop_when.is_met
         assembly = assemble(experiment)
@@ -212,20 +220,28 @@ def up(experiment: Experiment, options: Options) -> Result:
 
 
 def start_one(experiment: Experiment, name: str, options: Options) -> Result:
-    """Run this machine's daemon, the peer called `name`."""
+    """Run this machine's daemon, the peer or the coordinator called `name`."""
     began_s = monotonic()
     torch.set_num_threads(experiment.task.threads)
     parse_stop(experiment.stop_when)
     assembly = assemble(experiment, measures=True)
     _ask_for_all_rounds(assembly)
-    me = start.seat_of(assembly, name)
-    task = prepare_task(assembly, only=me)
-    seat = start.bind(assembly, task, me)
+    mine = start.seats_of(assembly, name)
+    if options.resume is not None and not any(me in assembly.coordinator_ids for me in mine):
+        raise ConfigError("--resume", f"{name} is no coordinator; nobody else saves itself on the way yet")
+    task = prepare_task(assembly, only=mine[0])
+    seats: list[Seat] = []
     try:
+        for me in mine:
+            seats.append(start.bind(assembly, task, me, options.resume))
         folder = _open(options, experiment, assembly, task)
     except BaseException:
-        seat.links.close()  # sockets left open would keep this process from ending its ZeroMQ context
+        for seat in seats:
+            seat.links.close()  # sockets left open would keep this process from ending its ZeroMQ context
         raise
+    for seat in seats:
+        if folder is not None:
+            seat.save_in(folder.path)
     _say_what_is_real(experiment, options)
     observers = start.Observers(
         entry=options.listener.entry,
@@ -234,14 +250,18 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
         event=folder.event if folder else lambda _kind, **_fields: None,
         progress=lambda progress: options.listener.progress(progress, assembly),
     )
-    ended = start.run(seat, folder.path if folder else None, observers, options.stop)
+    ended = start.run(seats, folder.path if folder else None, observers, options.stop)
     return _close(experiment, ended, began_s, folder)
 
 
 def _open(options: Options, experiment: Experiment, assembly: Assembly, task: Task) -> RunFolder | None:
     for warning in warnings_of(assembly):
         options.listener.note(f"warning: {warning}")
-    folder = make_run_folder(experiment, options.out) if options.writes or options.out else None
+    folder = None
+    if options.resume is not None:
+        folder = resume_run_folder(options.resume, experiment)
+    elif options.writes or options.out:
+        folder = make_run_folder(experiment, options.out)
     options.begins()
     options.listener.begins(assembly, task.layout)
     return folder

@@ -1,8 +1,9 @@
-"""Beds of a coordinator and its workers: one in which the test says who pushes next, one in which all goes wrong.
+"""A bed of workers and one or several coordinators, in which all goes wrong.
 
-In `Class` the coordinator has one number, and every message arrives at once. In `CoordinatorBed` its state is the list
-of all updates, each the tokens of what was pushed: so it is its own history, and as long as its version. All that the
-coordinator asks for is held against what the bed has seen; nothing of it is read out of the cores but bounds.
+The state of a coordinator is the list of all its updates, each the tokens of what was pushed: so it is its own history,
+and as long as its version. The state of a worker is what it has adopted of each. All that a coordinator asks for is
+held against what the bed has seen, on the rules of its own discipline; nothing of it is read out of the cores but
+bounds.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from peer.protocol.coordinator import ByArrival, ByRounds, Coordinator, Present
+from peer.protocol.by_arrival import ByArrival
+from peer.protocol.by_rounds import ByRounds
+from peer.protocol.coordinator import Coordinator, Present
 from peer.protocol.messages import (
     Adopt,
-    Adopted,
     Applied,
     Apply,
     Bye,
@@ -27,9 +29,11 @@ from peer.protocol.messages import (
     PeerId,
     PeerJoined,
     PeerLost,
+    Pull,
     Push,
     Received,
     Send,
+    Shares,
     Tick,
     Train,
     Trained,
@@ -37,65 +41,12 @@ from peer.protocol.messages import (
 from peer.protocol.worker import Worker
 from tests.async_link import Bed, Move, Steps
 
-# ---- With numbers, one thing after the other
-
-
-class Class:
-    """A coordinator whose number is w, and workers that push gradients; links carry at once what they are given.
-
-    Local steps last until `train`. An update takes lr / `size` times the weighted sum of gradients from w.
-    """
-
-    def __init__(
-        self, core: Coordinator, lr: float, start: float, gradient: Callable[[PeerId, float], float], size: int = 1
-    ) -> None:
-        self.core, self.lr, self.gradient, self.size = core, lr, gradient, size
-        self.w = [start]  # after each update
-        self.terms: list[tuple[PeerId, int, float]] = []  # whose, how stale, how far w had gone since
-        self.at: dict[PeerId, Any] = {}
-        self.training: dict[PeerId, int] = {}
-        self.workers = {peer: Worker(peer, core.me, core.rounds) for peer in sorted(core.neighbours)}
-        self._carry_out(core.me, core.start(0.0))
-        for peer in self.workers:
-            self._tell(core.me, PeerJoined(peer))
-        for peer in self.workers:
-            self._tell(peer, PeerJoined(core.me))
-
-    def train(self, peer: PeerId) -> None:
-        """The local steps of this worker end."""
-        round = self.training.pop(peer)
-        self._tell(peer, Trained(round, self.gradient(peer, self.at[peer])))
-
-    def _tell(self, me: PeerId, event: Event) -> None:
-        core = self.core if me == self.core.me else self.workers[me]
-        self._carry_out(me, core.handle(event, 0.0))
-
-    def _carry_out(self, me: PeerId, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(to, message):
-                    self._tell(to, Received(me, message))
-                case Adopt(round, payload):
-                    self.at[me] = payload
-                    self._tell(me, Adopted(round))
-                case Train(round):
-                    self.training[me] = round
-                case Apply(version, terms):
-                    assert version == len(self.w) - 1
-                    now = self.w[-1]
-                    step = sum(term.weight * term.payload for term in terms) / self.size
-                    self.terms += [(t.sender, t.staleness, abs(now - self.w[version - t.staleness])) for t in terms]
-                    self.w.append(now - self.lr * step)
-                    self._tell(me, Applied(self.w[-1]))
-
-
-# ---- With all that goes wrong
-
 
 @dataclass(frozen=True)
 class Token:
-    """What a worker has pushed; no two are the same."""
+    """What a worker has pushed to a coordinator, made from this version; no two are the same."""
 
+    hub: PeerId
     peer: PeerId
     serial: int
     version: int
@@ -106,10 +57,10 @@ Build = Callable[[PeerId, Present], Coordinator]
 
 
 class CoordinatorBed(Bed):
-    """A coordinator, the last of the peers, and workers; links delay, double and reorder.
+    """Workers, and after them coordinators, the hubs; links delay, double and reorder.
 
-    The coordinator stores where it stands after every `stores_every`-th update and the last, and begins from there when
-    it is started again.
+    A hub stores where it stands after every `stores_every`-th update and the last, and begins from there when it is
+    started again.
     """
 
     def __init__(
@@ -119,40 +70,46 @@ class CoordinatorBed(Bed):
         build: Build,
         random: Random,
         *,
+        hubs: int = 1,
         doubles: float = 0.0,
         stores_every: int = 1,
         return_s: float = 500.0,
     ) -> None:
-        self.hub = workers
+        self.workers = range(workers)
+        self.hubs = range(workers, workers + hubs)
         self.rounds = rounds
         self.build = build
         self.stores_every = stores_every
         self.return_s = return_s
-        self.stored = Present(())
-        self.applying: Apply | None = None
+        self.stored = {hub: Present(()) for hub in self.hubs}
+        self.applying: dict[PeerId, Apply] = {}
+        self.seen: dict[PeerId, Seen] = {}
         self.serial = 0
-        self.seen: Seen | None = None
         self.falls = 0
-        super().__init__([Neighbourhood({}, {})] * (workers + 1), random, doubles=doubles)
+        super().__init__([Neighbourhood({}, {})] * (workers + hubs), random, doubles=doubles)
 
-    @property
-    def history(self) -> History:
-        history: History = self.state[self.hub]
+    def history(self, hub: PeerId) -> History:
+        history: History = self.state[hub]
         return history
 
+    @property
+    def histories(self) -> list[History]:
+        return [self.history(hub) for hub in self.hubs]
+
     def core(self, me: PeerId) -> Any:
-        if me != self.hub:
-            return Worker(me, self.hub, self.rounds, return_s=self.return_s)
-        core = self.build(me, self.stored)
-        self.seen = Seen(core, self.stored.version, dict(self.stored.settled))
+        if me in self.workers:
+            return Worker(me, self.hubs, self.rounds, return_s=self.return_s)
+        core = self.build(me, self.stored[me])
+        self.seen[me] = Seen(core, self.stored[me].version, dict(self.stored[me].settled))
         return core
 
     def start_of(self, me: PeerId) -> Any:
-        return self.stored.payload if me == self.hub else None
+        return self.stored[me].payload if me in self.hubs else None
 
-    def begin(self, me: PeerId, round: int) -> Token:
+    def begin(self, me: PeerId, round: int) -> Shares:
         self.serial += 1
-        return Token(me, self.serial, len(self.state[me]))
+        versions = zip(self.hubs, map(len, self.state[me]), strict=True)
+        return Shares(None, {hub: Token(hub, me, self.serial, version) for hub, version in versions})
 
     def trained(self, me: PeerId, steps: Steps) -> Trained:
         return Trained(steps.round, steps.found)
@@ -160,8 +117,7 @@ class CoordinatorBed(Bed):
     # ---- What may happen next
 
     def possible(self) -> list[Move]:
-        apply: list[Move] = [("state", self.hub, self.hub)] if self.applying else []
-        return super().possible() + apply
+        return super().possible() + [("state", hub, hub) for hub in self.applying]
 
     def do(self, move: Move) -> None:
         super().do(move)
@@ -180,6 +136,7 @@ class CoordinatorBed(Bed):
             self.now_s = max(self.now_s, min(due))
             self._tick()
         assert not list(self._at_work()), "somebody waits for ever"
+        self.check_histories()
 
     def _at_work(self) -> list[tuple[PeerId, Any]]:
         return [(i, core) for i, core in enumerate(self.cores) if i not in self.dead and i not in self.finished]
@@ -190,63 +147,86 @@ class CoordinatorBed(Bed):
                 self.tell(i, Tick())
 
     def _end_work(self, me: PeerId) -> None:
-        if me != self.hub:
+        if me in self.workers:
             super()._end_work(me)
             return
-        apply, self.applying = self.applying, None
-        assert apply is not None
-        assert apply.version == len(self.history), "versions grow by one"
-        self.state[me] = (*self.history, tuple(term.payload for term in apply.terms))
-        self.tell(me, Applied(self.history))
-        if len(self.history) % self.stores_every == 0 or len(self.history) == self.rounds:
-            self.stored = self.cores[me].present()  # type: ignore[attr-defined]
-            assert self.stored.payload == self.history
-            assert self.stored.version == len(self.history)
+        apply = self.applying.pop(me)
+        assert apply.version == len(self.history(me)), "versions grow by one"
+        self.state[me] = (*self.history(me), tuple(term.payload for term in apply.terms))
+        self.tell(me, Applied(self.history(me)))
+        version = len(self.history(me))
+        if version % self.stores_every == 0 or version == self.rounds:
+            self.stored[me] = self.cores[me].present()  # type: ignore[attr-defined]
+            assert self.stored[me].payload == self.history(me)
+            assert self.stored[me].version == version
 
     def _send(self, a: PeerId, b: PeerId, message: Message) -> None:
         """As between equals, but that a worker answers a goodbye by one."""
-        is_answer = isinstance(message, Bye) and a != self.hub and (b, a) in self.heard_bye
+        is_answer = isinstance(message, Bye) and a in self.workers and (b, a) in self.heard_bye
         if is_answer:
             self.heard_bye.discard((b, a))
         super()._send(a, b, message)
         if is_answer:
             self.heard_bye.add((b, a))
 
+    def forget(self, me: PeerId, peer: PeerId) -> None:
+        """A goodbye belongs to the life in which it was said."""
+        self.heard_bye.discard((peer, me))
+
     def kill(self, me: PeerId) -> None:
         super().kill(me)
-        if me == self.hub and me in self.dead:
+        if me in self.hubs and me in self.dead:
             self.falls += 1
-            self.applying = None
+            self.applying.pop(me, None)
 
     # ---- What is checked
 
     def notice(self, me: PeerId, event: Event) -> None:
-        if me == self.hub and me not in self.finished:
-            assert self.seen is not None
-            self.seen.note(event, self.now_s)
+        if me in self.hubs and me not in self.finished:
+            self.seen[me].note(event, self.now_s)
 
     def check(self, me: PeerId, event: Event, effects: list[Effect]) -> None:
-        if me == self.hub:
-            assert self.seen is not None
-            self.seen.check(effects, self.history)
-            for effect in effects:
-                if isinstance(effect, Apply):
-                    assert self.applying is None, "two updates at a time"
-                    self.applying = effect
-        elif any(isinstance(effect, Train) for effect in effects):
-            assert self.state[me] is not None
+        if me in self.workers:
+            self._check_worker(me, effects)
+            return
+        if me not in self.finished:
+            self.seen[me].check(effects, self.history(me))
+        for effect in effects:
+            if isinstance(effect, Apply):
+                assert me not in self.applying, "two updates at a time"
+                self.applying[me] = effect
 
-    def check_history(self) -> None:
-        """Each token is applied at most once, and was made from what the coordinator had at that version."""
-        tokens = [token for update in self.history for token in update]
-        assert len(tokens) == len(set(tokens)), "a push was applied twice"
-        for version, update in enumerate(self.history):
-            assert update, "nothing was applied"
-            assert all(token.version <= version for token in update)
+    def _check_worker(self, me: PeerId, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Adopt(_, payload, version):
+                    assert payload is not None
+                    assert version == len(payload[0])
+                    for hub, history in zip(self.hubs, payload, strict=True):
+                        assert {token.hub for update in history for token in update} <= {hub}, "in another order"
+                case Train():
+                    assert self.state[me] is not None
+                case Send(to, Push(_, version, token)):
+                    assert (token.hub, token.peer, token.version) == (to, me, version)
+                case Finish("finished"):
+                    assert self.state[me] == tuple(self.stored[hub].payload for hub in self.hubs)
+                    assert {len(history) for history in self.state[me]} == {self.rounds}, "not the last version"
+        numbers = {push.number for effect in effects if isinstance(push := getattr(effect, "message", None), Push)}
+        assert len(numbers) <= 1, "one count for all"
+
+    def check_histories(self) -> None:
+        """Each token is applied at most once, at its hub, and was made from what there was at that version."""
+        for hub in self.hubs:
+            tokens = [token for update in self.history(hub) for token in update]
+            assert len(tokens) == len(set(tokens)), "a push was applied twice"
+            assert {token.hub for token in tokens} <= {hub}
+            for version, update in enumerate(self.history(hub)):
+                assert update, "nothing was applied"
+                assert all(token.version <= version for token in update)
 
 
 class Seen:
-    """What the coordinator was told, and what follows from that by the rules of its discipline."""
+    """What a coordinator was told, and what follows from that by the rules of its discipline."""
 
     def __init__(self, core: Coordinator, version: int, settled: dict[PeerId, int]) -> None:
         self.core = core
@@ -264,6 +244,9 @@ class Seen:
         self.stands_in = False
         self.turn = 0
         self.given: dict[PeerId, int] = {}
+        self.given_last: set[PeerId] = set()  # in this life
+        self.was_given: dict[PeerId, int] = {}
+        self.is_behind = False
 
     def note(self, event: Event, now_s: float) -> None:
         match event:
@@ -271,6 +254,7 @@ class Seen:
                 self.there.add(peer)
                 self.silent.add(peer)
                 self.given.pop(peer, None)
+                self.given_last.discard(peer)
             case PeerLost(peer):
                 self.there.discard(peer)
                 self.given.pop(peer, None)
@@ -282,12 +266,16 @@ class Seen:
                     self.numbers[peer] = push.number
                     self.arrived.append((peer, push))
                     self.given.pop(peer, None)
+            case Received(peer, Pull(None)) if peer in self.there & self.silent:
+                self.silent.discard(peer)
+                void = [item for item in self.waiting() if item[0] == peer]
+                self.arrived = [item for item in self.arrived if item not in void]
             case Received(peer) if peer in self.there:
                 self.silent.discard(peer)
             case Command("stop"):
                 self.is_stopped = True
             case Applied():
-                self.is_applying, self.stands_in = False, False
+                self.is_applying = self.stands_in = self.is_behind = False
                 self.version += 1
                 self.is_closing = self.version == self.core.rounds
                 self.began_s, self.is_overdue = now_s, False
@@ -310,28 +298,42 @@ class Seen:
             self.is_applying = True
         for effect in effects:
             match effect:
+                case Send(peer, Global(version, payload)) if self.is_closing:
+                    assert version == self.core.rounds == len(history)
+                    assert payload == history
+                    assert peer in self.there - self.silent
+                    assert peer not in self.given_last, "given twice"
+                    self.given_last.add(peer)
+                case Send(peer, Bye()):
+                    assert peer in self.given_last or self.is_stopped, "sent home without the last version"
                 case Send(peer, Global(version, payload)):
                     assert payload == history[:version], "what is given is not that version"
                     assert peer in self.there
                     assert peer not in self.given
                     assert all(who != peer for who, _ in self.waiting()), "given anew before its push was taken"
-                    self.given[peer] = version
+                    self.given[peer] = self.was_given[peer] = version
                 case Finish("failed"):
                     assert not self.there
                 case Finish("finished"):
                     assert self.is_closing
                     assert not self.there or self.is_stopped
+        if self.is_closing:
+            assert self.there - self.silent <= self.given_last
         assert len(self.core._inbox) <= len(self.core.neighbours)
         assert len(self.core._kept) <= self.core._keeps
 
     def waiting(self) -> list[tuple[PeerId, Push]]:
         """Return what is in the inbox, but not in a buffer."""
-        buffered = isinstance(self.core, ByArrival) and self.core.size > 1 and not self.is_applying
-        return [] if buffered else self.arrived
+        buffers = isinstance(self.core, ByArrival) and self.core.size > 1
+        return [] if buffers and self.has_begun and not self.is_applying else self.arrived
 
     def due(self) -> list[tuple[PeerId, Push]] | None:
         if not self.has_begun or self.is_applying or self.is_closing or self.is_stopped:
             return None
+        if isinstance(self.core, ByRounds) and any(push.version > self.version for _, push in self.arrived):
+            self.arrived, self.is_behind = [], True
+        if self.is_behind:
+            self.arrived = [item for item in self.arrived if self.was_given.get(item[0]) == self.version]
         self.arrived = [(peer, push) for peer, push in self.arrived if push.version <= self.version]
         return self._due_in_rounds(self.core) if isinstance(self.core, ByRounds) else self._due_by_arrival()
 

@@ -14,12 +14,21 @@ import zmq
 from peer.network.greeting import Greeting
 from peer.network.link import LinkEvent
 from peer.network.links import Links
+from peer.network.sizes import Sizes
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import Alert, Event, Greeted, Heartbeat, Message, PeerLost, Received, Severed, Tell
 
 LATE_S = 20.0
 PAYLOAD_BYTES = (5_000_000, 1000)
 MODEL_BYTES = 600_000
+PUSH_BYTES, GIVEN_BYTES, PIECE_BYTES, PIECES = 700_000, 800_000, 100_000, 3
+SIZES = Sizes(
+    PAYLOAD_BYTES,
+    MODEL_BYTES,
+    PUSH_BYTES,
+    GIVEN_BYTES,
+    lambda phase, step, piece: PIECE_BYTES if step == 0 and piece < PIECES else 0,
+)
 LOOPBACK = "tcp://127.0.0.1:*"
 
 A, B, C = 0, 1, 2
@@ -156,9 +165,12 @@ class Room:
         self.moving: list[Side | Proxy] = []
         self.opened: list[Any] = []
 
-    def side(self, peer: int, *neighbours: int, listen: str | None = LOOPBACK, **changes: Any) -> Side:
+    def side(
+        self, peer: int, *neighbours: int, listen: str | None = LOOPBACK, sizes: Sizes = SIZES, **changes: Any
+    ) -> Side:
         names = {other: NAMES[other] for other in neighbours}
-        links = Links(names, greeting_of(peer, **changes), PAYLOAD_BYTES, listen, model_bytes=MODEL_BYTES)
+        greeting, all_sizes = greeting_of(peer, **changes), dict.fromkeys(neighbours, sizes)
+        links = Links(names, greeting, all_sizes, listen, pieces=PIECES)
         side = Side(links)
         self.moving.append(side)
         self.opened.append(side.links)

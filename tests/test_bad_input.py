@@ -61,8 +61,34 @@ FILES = {
     "unknown table": Case("[topolgy]\npeers = 2", "topolgy: ", ["unknown key", "did you mean topology?"]),
     "wrong type": Case('rounds = "many"', "rounds: ", ['"many" is not a whole number']),
     "threshold below zero": Case("[topology]\nthreshold = -0.5", "topology.threshold: ", ["-0.5 must be 0 or above"]),
-    "not built yet": Case('[compression]\nname = "top_k"', "compression.name: ", ["not built yet", "are: none"]),
+    "not built yet": Case(
+        '[compression]\nname = "top_k"', "compression.name: ", ["not built yet", "are: none, fp16, bf16"]
+    ),
     "overlap": Case("[transport]\noverlap = true", "transport.overlap: ", ["not built yet", "false"]),
+    "a fraction above 1": Case(
+        '[coordinator]\nmode = "sync"\nfraction = 1.5', "coordinator.fraction: ", ["1.5 must be 1 or below"]
+    ),
+    "a fraction in a ring": Case(
+        '[coordinator]\nmode = "ring"\nfraction = 0.5', "coordinator.fraction: ", ["belongs to sync", "mode is ring"]
+    ),
+    "a count above the peers": Case(
+        '[topology]\npeers = 4\n[coordinator]\nmode = "quorum"\nquorum = 5',
+        "coordinator.quorum: ",
+        ["a count of 5", "number of peers, 4"],
+    ),
+    "gossip beside a coordinator": Case(
+        '[algorithm]\nname = "dpsgd"\n[coordinator]\nmode = "sync"',
+        "algorithm.name: ",
+        ["dpsgd is a gossip algorithm", 'coordinator.mode = "sync"', "leave it out"],
+    ),
+    "a coordinator that is not there": Case(
+        '[coordinator]\nmode = "async"\nname = "hub"',
+        "coordinator.name: ",
+        ['"hub" is a coordinator that is not in the file', "[[peers]]"],
+    ),
+    "a centre without a coordinator": Case(
+        '[algorithm]\nname = "easgd"', "algorithm.name: ", ["easgd", 'coordinator.mode = "sync" or "async"']
+    ),
     "bad TOML": Case("rounds = 1\nx = \n", "exp.toml: not valid TOML: ", ["line 2"]),
     "none without init": Case(
         '[task]\ndata = "none"', "task.init: ", ["the vectors that are gossiped", "[[1.0], [2.0]]"]

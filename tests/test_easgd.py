@@ -1,4 +1,4 @@
-"""Elastic averaging: the traces of four workers and a centre, what stays, and where it is stable."""
+"""Elastic averaging, both halves: the traces of four workers and a centre, what stays, and where it is stable."""
 
 from typing import Any
 
@@ -9,30 +9,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peer.algorithms.easgd import alpha_limit, centre_asynchronous, centre_synchronous, pull, worker
-from peer.algorithms.server import Immediate, Sgd
+from peer.algorithms.algorithm import State
+from peer.algorithms.beside import ElasticWorker
+from peer.algorithms.combine import weighted_sum
+from peer.algorithms.easgd import Elastic, alpha_limit, pull
+from peer.algorithms.server import Sgd
 from tests.four_peers import CURVATURES, DIGITS, OPTIMUM, SLOPES, START, TRACES, random_rows, seeds
 
 SYNCHRONOUS = TRACES["EASGD_sync"]
 TURNS = TRACES["EASGD_async_round_robin"]
 
 
+def pulled(c: State, pushed: Tensor, alpha: float) -> State:
+    """Return the centre after the pull of all rows, (n, 1), that were pushed, summed in their order."""
+    centre = Elastic(alpha)
+    return centre.step(c, weighted_sum([(1.0, {"g": centre.params(c) - row}) for row in pushed])["g"])
+
+
 def together(
     x: Tensor, c: Tensor, lr: float, alpha: float, h: Tensor = CURVATURES, slopes: Tensor = SLOPES
 ) -> tuple[Tensor, Tensor]:
     """Return workers (n, 1) and centre (1,) after one synchronous round with gradients h x - slopes."""
-    pulled = pull(x, c, alpha)
-    return worker(x, pulled, -lr * (h * x - slopes)), centre_synchronous(c, pulled)
+    centre, workers = Elastic(alpha), ElasticWorker(alpha)
+    state = workers.init(x)
+    state = workers.learned(state, -lr * (h * workers.at(state) - slopes), lr)
+    state, message = workers.message(state, 0, None)
+    after = pulled(centre.init(c), message["u"], alpha)
+    return workers.params(workers.adopted(state, centre.given(after))), centre.params(after)
 
 
 def turn(
     x: Tensor, c: Tensor, i: int, lr: float, alpha: float, h: Tensor = CURVATURES, slopes: Tensor = SLOPES
 ) -> tuple[Tensor, Tensor]:
     """Return workers (n, 1) and centre (1,) after the turn of worker i."""
-    pulled = pull(x[i], c, alpha)
-    moved = x.clone()
-    moved[i] = worker(x[i], pulled, -lr * (h[i] * x[i] - slopes[i]))
-    return moved, centre_asynchronous(c, pulled)
+    one, after = together(x[i : i + 1], c, lr, alpha, h[i : i + 1], slopes[i : i + 1])
+    return torch.cat([x[:i], one, x[i + 1 :]]), after
 
 
 def start(count: int = 4) -> tuple[Tensor, Tensor]:
@@ -73,10 +84,28 @@ def test_the_trace_of_turns() -> None:
 def test_one_pull_by_hand() -> None:
     """Half of the way from 3 to 1 is 1: the worker goes to 2, and by 0.25 further; the centre goes to 2."""
     x, c = torch.tensor([3.0]), torch.tensor([1.0])
-    pulled = pull(x, c, 0.5)
-    assert pulled.tolist() == [1.0]
-    assert worker(x, pulled, torch.tensor([0.25])).tolist() == [2.25]
-    assert centre_asynchronous(c, pulled).tolist() == [2.0]
+    assert pull(x, c, 0.5).tolist() == [1.0]
+    centre, one = Elastic(0.5), ElasticWorker(0.5)
+    state = one.learned(one.init(x), torch.tensor([0.25]), 0.1)
+    after = centre.step(centre.init(c), c - x)
+    assert one.params(one.adopted(state, centre.given(after))).tolist() == [2.25]
+    assert centre.params(after).tolist() == [2.0]
+
+
+def test_the_centre_gives_what_it_was_before_the_last_pull() -> None:
+    centre = Elastic(0.5)
+    state = centre.init(torch.tensor([1.0]))
+    assert centre.given(state).tolist() == [1.0]
+    for before, after in [(1.0, 2.0), (2.0, 2.5)]:
+        state = centre.step(state, centre.params(state) - torch.tensor([3.0]))
+        assert (centre.given(state).item(), centre.params(state).item()) == (before, after)
+
+
+def test_a_schedule_of_learning_rates_does_not_change_the_pull() -> None:
+    """Else the workers would be pulled by one amount and the centre by another."""
+    centre, g = Elastic(0.5), torch.tensor([2.0])
+    state = centre.init(torch.tensor([1.0]))
+    assert centre.params(centre.step(state, g, 0.1)).item() == centre.params(centre.step(state, g)).item() == 0.0
 
 
 # ---- What stays
@@ -87,36 +116,24 @@ def test_one_pull_by_hand() -> None:
 def test_without_learning_the_sum_of_workers_and_centre_stays(seed: int, count: int, alpha: float) -> None:
     rows = random_rows(seed, count + 1, 3)
     x, c = rows[:-1], rows[-1]
-    total, still = x.sum(dim=0) + c, torch.zeros(3, dtype=torch.float64)
-    pulled = pull(x, c, alpha)
-    after = worker(x, pulled, still), centre_synchronous(c, pulled)
+    total, still = x.sum(dim=0) + c, torch.zeros(count, 3, dtype=torch.float64)
+    after = together(x, c, 0.1, alpha, still, still)
     torch.testing.assert_close(after[0].sum(dim=0) + after[1], total, rtol=1e-12, atol=1e-12)
     for i in range(count):
-        pulled = pull(x[i], c, alpha)
-        x, c = torch.cat([x[:i], worker(x[i], pulled, still).view(1, 3), x[i + 1 :]]), centre_asynchronous(c, pulled)
+        x, c = turn(x, c, i, 0.1, alpha, still, still)
     torch.testing.assert_close(x.sum(dim=0) + c, total, rtol=1e-12, atol=1e-12)
 
 
 @settings(deadline=None, max_examples=40)
 @given(seed=seeds, count=st.integers(1, 6))
-def test_the_synchronous_centre_is_a_server_of_rate_n_alpha_on_the_mean_of_models(seed: int, count: int) -> None:
+def test_the_synchronous_centre_is_sgd_of_rate_n_alpha_on_the_mean_of_models(seed: int, count: int) -> None:
+    """The paper's beta is n alpha."""
     rows, alpha = random_rows(seed, count + 1, 3), 0.1
     x, c = rows[:-1], rows[-1]
-    server = Immediate(Sgd(count * alpha))
-    expected = server.params(server.apply(server.init(c), c - x.mean(dim=0)))
-    torch.testing.assert_close(centre_synchronous(c, pull(x, c, alpha)), expected, rtol=1e-12, atol=1e-12)
-
-
-@settings(deadline=None, max_examples=40)
-@given(seed=seeds, count=st.integers(1, 6))
-def test_rows_are_workers(seed: int, count: int) -> None:
-    rows, deltas = random_rows(seed, count + 1, 3), random_rows(seed + 1, count, 3)
-    x, c = rows[:-1], rows[-1]
-    pulled = pull(x, c, 0.3)
-    moved = worker(x, pulled, deltas)
-    for i in range(count):
-        assert torch.equal(pulled[i], pull(x[i], c, 0.3))
-        assert torch.equal(moved[i], worker(x[i], pulled[i], deltas[i]))
+    server = Sgd(count * alpha)
+    expected = server.params(server.step(server.init(c), c - x.mean(dim=0)))
+    found = pulled(Elastic(alpha).init(c), x, alpha)["x"]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_with_one_worker_a_round_is_a_turn() -> None:
@@ -128,20 +145,12 @@ def test_with_one_worker_a_round_is_a_turn() -> None:
         x, c = one
 
 
-def test_the_centre_sums_in_the_order_of_the_workers() -> None:
-    """In float32 1e8 + 1 is 1e8: (1e8 + 1) - 1e8 is 0 and (1e8 - 1e8) + 1 is 1."""
-    c = torch.zeros(1)
-    assert centre_synchronous(c, torch.tensor([[1e8], [1.0], [-1e8]])).item() == 0.0
-    assert centre_synchronous(c, torch.tensor([[1e8], [-1e8], [1.0]])).item() == 1.0
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_dtype_is_that_of_the_parameters(dtype: torch.dtype) -> None:
-    x, c = torch.ones(4, 2, dtype=dtype), torch.zeros(2, dtype=dtype)
+    x, c = torch.ones(4, 1, dtype=dtype), torch.zeros(1, dtype=dtype)
     kept = x.clone(), c.clone()
-    pulled = pull(x, c, 0.1)
-    assert worker(x, pulled, x).dtype == centre_synchronous(c, pulled).dtype == dtype
-    assert centre_asynchronous(c, pulled[0]).dtype == dtype
+    still = torch.zeros(4, 1, dtype=dtype)
+    assert [t.dtype for t in together(x, c, 0.1, 0.1, still, still)] == [dtype, dtype]
     assert torch.equal(x, kept[0])
     assert torch.equal(c, kept[1])
     with pytest.raises(AssertionError):

@@ -113,6 +113,7 @@ engine = "own"
 latency_ms = 0
 jitter_ms = 0
 bandwidth_mbps = 0
+node_mbps = 0
 loss = 0.0
 duplicate = 0.0
 reorder = 0.0
@@ -150,7 +151,7 @@ task: classes_per_peer sizes rows_per_peer shards init
 topology: peers shape degree k p m fanout variant pairs among speed margin args directed seed look_again
 algorithm: gamma outer_lr outer_momentum nesterov among alpha max_staleness allow_unstable tau
 compression: k fraction levels rank
-coordinator: server_lr
+coordinator: server_lr server_momentum beta1 beta2 server_tau variant
 speed: sigma
 """
 
@@ -433,15 +434,15 @@ def test_overrides_refused(write: Any, override: str, words: str) -> None:
         (
             '[algorithm]\nname = "choco"',
             'algorithm.name: "choco" is not built yet; built are: dpsgd, adpsgd, push_sum, gradient_tracking, d2, '
-            'diloco, local, exact, "package.module:factory"',
+            'diloco, easgd, local, exact, "package.module:factory"',
         ),
         ('[algorithm]\ncombine = "median"', "is not built yet; built are: weighted_sum"),
         ("[algorithm]\nshare = []", "algorithm.share: [] must not be empty"),
         (
             '[compression]\nname = "top_k"\nk = 5',
-            'compression.name: "top_k" is not built yet; built are: none',
+            'compression.name: "top_k" is not built yet; built are: none, fp16, bf16',
         ),
-        ('[coordinator]\nmode = "ring"', 'coordinator.mode: "ring" is not built yet; built are: none'),
+        ('[coordinator]\nmode = "rng"', 'coordinator.mode: "rng" is not known; choose none, sync, async, quorum, '),
         (
             '[faults]\nattackers = [{peer = "peer-2", kind = "nan"}]',
             'faults.attackers: [{peer = "peer-2", kind = "nan"}] is not built yet; built are: []',
@@ -458,7 +459,7 @@ def test_overrides_refused(write: Any, override: str, words: str) -> None:
         ),
         ("[transport]\noverlap = true", "transport.overlap: true is not built yet; built are: false"),
         ('[transport]\nplane = "shm"', "is not built yet; built are: auto, tcp"),
-        ("[checkpoint]\nevery_rounds = 5", "checkpoint.every_rounds: 5 is not built yet; built are: 0"),
+        ("[checkpoint]\nevery_rounds = 5", "checkpoint.every_rounds: 5 is not built yet between peers that gossip"),
         ('[[peers]]\nname = "a"\nkey = "k"', "peers.0.key: is not built yet; leave it out"),
         ("[algorithm]\ngamma = 0.5", "algorithm.gamma: belongs to choco, and algorithm.name is dpsgd"),
         (
@@ -792,6 +793,10 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "diloco", "among": "neighbours", "outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False},
     {"name": "own.rules:make"},
 ]
+RINGS: list[dict[str, Any]] = [
+    {"coordinator": {"mode": "ring"}},
+    {"coordinator": {"mode": "ring", "weighting": "equal", "engine": "gloo"}, "algorithm": {"buffers": "average"}},
+]
 FAULTS: list[dict[str, Any]] = [
     {"round": 3, "kill": "a"},
     {"at_s": 2.5, "stop": ["a", "b"], "for_s": 1},
@@ -836,7 +841,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             "allow_disconnected": draw(st.booleans()),
             **draw(st.sampled_from([{}, {"peers": n}])),
         },
-        "algorithm": draw(st.sampled_from(ALGORITHMS)),
+        **draw(st.sampled_from([{"algorithm": a} for a in ALGORITHMS] + RINGS)),
         "faults": {
             "schedule": draw(st.lists(st.sampled_from(FAULTS), max_size=3)),
             "per_minute": draw(st.floats(0, 600)),
@@ -861,8 +866,7 @@ def test_to_toml_loads_back_to_an_equal_experiment(data: dict[str, Any]) -> None
 
 def built_keys() -> set[str]:
     """The keys that an experiment can use now."""
-    keys = {key for key in contract() if not key.startswith("coordinator.")} | {"coordinator.mode"}
-    keys |= {f"peers.{name}" for name in PeerEntry.model_fields}
+    keys = set(contract()) | {f"peers.{name}" for name in PeerEntry.model_fields}
     keys -= {key for key in keys for only in ONLY_DEFAULT if key == only or key.startswith(only + ".")}
     for key, (other, users) in USED_BY.items():
         choice = CHOICES[other]
@@ -886,8 +890,15 @@ def test_the_starter_explains_every_key_that_is_built() -> None:
     assert found == built_keys()
 
 
-# Keys that several others use: with which one they are tried.
-BESIDE = {"algorithm.max_staleness": ("algorithm.mode", ("async",))}
+# Keys that several others use: with which they are tried.
+BESIDE: dict[str, dict[str, object]] = {
+    "algorithm.max_staleness": {"algorithm.mode": "async"},
+    "algorithm.alpha": {"coordinator.mode": "sync"},
+    **{
+        f"coordinator.{name}": {"coordinator.mode": "sync", "algorithm.name": None}
+        for name in ("server_lr", "server_momentum", "beta1", "beta2", "server_tau", "variant")
+    },
+}
 EXAMPLE_OF = {"networkx": "networkx:path_graph", "file": "file:graph.edges", "package.module": "own:make"}
 
 
@@ -904,10 +915,10 @@ def keys_commented_out() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("key", "value"), keys_commented_out())
 def test_a_key_that_the_starter_comments_out_loads_beside_what_it_belongs_to(write: Any, key: str, value: str) -> None:
-    other, (user, *_) = (USED_BY | BESIDE).get(key, ("seed", (0,)))
+    other, (user, *_) = USED_BY.get(key, ("seed", (0,)))
     chosen = user if isinstance(user, str | int) else EXAMPLE_OF[user.text.strip('"').partition(":")[0]]
     left_out = dict.fromkeys(("topology.peers", *(["topology.metric"] if chosen == "mobile" else [])))
-    beside = {"task.model": "linear", **left_out, other: chosen}
+    beside = {"task.model": "linear", **left_out, other: chosen, **BESIDE.get(key, {})}
     experiment = load(write(starter_text()), {**beside, key: tomllib.loads(f"value = {value}")["value"]})
     assert leaves(experiment)[key] is not None
 

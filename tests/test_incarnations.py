@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from peer.network.greeting import Greeting, from_wire
 from peer.network.link import Link, LinkEvent
+from peer.network.sizes import Sizes
 from peer.network.stream import Incoming, Outgoing
 from peer.network.wire import Header, Hello, Note, Refuse, Welcome, decode, encode
 from peer.protocol.membership import Membership, Patience
@@ -39,7 +40,7 @@ class Process:
         other = LISTENER if name == DIALLER else DIALLER
         ours = Greeting(name, session, "d", {}, "l", [], "c", "cpu", "fused")
         self.name, self.session = name, session
-        self.link = Link(0, other, ours, ours.to_wire(), (4,), 0, self._transmit)
+        self.link = Link(0, other, ours, ours.to_wire(), Sizes(), self._transmit)
         self.link.dials = name == DIALLER
         self.late = 0  # words of earlier connections that are still to be heard; at the dialler
         self.route = 0  # of the connection on which the dialler was welcomed; at the listener

@@ -18,7 +18,8 @@ from peer.errors import ConfigError
 from peer.network.greeting import from_wire
 from peer.network.link import LinkEvent
 from peer.network.links import FLUSH_S, most_messages
-from peer.network.stream import NOTES
+from peer.network.sizes import Sizes
+from peer.network.stream import NOTES, PAYLOADS
 from peer.network.wire import (
     CHUNK_BYTES,
     Ack,
@@ -34,27 +35,36 @@ from peer.network.wire import (
 )
 from peer.protocol.messages import (
     Accept,
+    Broken,
     Busy,
     Bye,
     Data,
     Done,
     Fetch,
+    Global,
     Greeted,
     Heard,
     Heartbeat,
     Message,
     Model,
+    Piece,
     Propose,
+    Pull,
+    Push,
     Received,
     Resume,
     Severed,
     Skip,
 )
 from tests.link_room import (
+    GIVEN_BYTES,
     LATE_S,
     LOOPBACK,
     MODEL_BYTES,
     PAYLOAD_BYTES,
+    PIECE_BYTES,
+    PIECES,
+    PUSH_BYTES,
     A,
     B,
     C,
@@ -116,6 +126,42 @@ def test_every_kind_of_message_is_delivered(room: Room) -> None:
     room.drive(lambda: len(b.messages(A)) == len(sent))
     assert b.messages(A) == sent
     assert a.links.traffic.payload_bytes == MODEL_BYTES + 2 * PAYLOAD_BYTES[0] + PAYLOAD_BYTES[1]
+
+
+def test_what_is_said_beside_a_coordinator_and_in_a_ring_is_delivered(room: Room) -> None:
+    a, b = room.pair()
+    from_worker: list[Message] = [Pull(None), Pull(4), Push(1, 4, bytes(PUSH_BYTES)), Push(2, 5, b"sparse"), Bye(2)]
+    from_coordinator: list[Message] = [
+        *(Global(5, bytes(GIVEN_BYTES), 1), Broken(3)),
+        *(Piece(0, "scatter", 0, 0, bytes(PIECE_BYTES)), Piece(0, "gather", 0, 2, bytes(PIECE_BYTES)), Bye(1)),
+    ]
+    for message in from_worker:
+        a.links.send(B, message)
+    for message in from_coordinator:
+        b.links.send(A, message)
+    room.drive(lambda: len(b.messages(A)) == len(from_worker) and len(a.messages(B)) == len(from_coordinator))
+    assert b.messages(A) == from_worker
+    assert a.messages(B) == from_coordinator
+    assert a.links.traffic.payload_bytes == PUSH_BYTES + len(b"sparse")
+    assert b.links.traffic.payload_bytes == GIVEN_BYTES + 2 * PIECE_BYTES
+
+
+def test_from_each_neighbour_may_come_what_it_is_to_send(room: Room) -> None:
+    """A gives parameters to B, which pushes: a push of A, or parameters of B, break the protocol."""
+    for sender, wrong in ((A, Push(1, 0, b"push")), (B, Global(1, b"given", 0))):
+        a, b = room.side(A, B, sizes=Sizes(push=4)), room.side(B, A, listen=None, sizes=Sizes(given=5))
+        b.links.dial(A, endpoint_of(a))
+        a.links.send(B, Global(0, b"given", 0))
+        b.links.send(A, Push(1, 0, b"push"))
+        sides = {A: a, B: b}
+        sides[sender].links.send(1 - sender, wrong)
+        room.drive(lambda: sides[1 - sender].severed() and a.messages(B) and b.messages(A))  # noqa: B023 - called here
+        assert a.messages(B) == [Push(1, 0, b"push")]
+        assert b.messages(A) == [Global(0, b"given", 0)]
+        name = type(wrong).__name__
+        [severed] = sides[1 - sender].severed()
+        assert severed.reason == f"it broke the protocol with a message {name}, which nobody sends in this run"
+        assert sides[sender].severed() == []
 
 
 def test_who_dials_may_come_first(room: Room) -> None:
@@ -251,7 +297,7 @@ def test_a_stranger_disturbs_nobody(room: Room) -> None:
     random = Random(1)
     stranger.send(b"\x00garbage")
     stranger.send_multipart([encode(Beat(0))] * 3)
-    stranger.send_multipart([encode(Chunk(0, 0, 0, 0, 0)), b"x" * CHUNK_BYTES])
+    stranger.send_multipart([encode(Chunk(0, 0, 0, 0, 1, 0)), b"x" * CHUNK_BYTES])
     stranger.send(encode(Ack(7)))
     stranger.send(encode(Hello(1, 0, "anna", "", {"name": "bela"})))
     for _ in range(100):
@@ -304,10 +350,13 @@ BREAKS: dict[str, list[bytes]] = {
     "three frames": [encode(Beat(0)), b"", b""],
     "an empty frame": [b""],
     "an acknowledgement of what was never sent": [encode(Ack(5))],
-    "a chunk of no exchange": [encode(Chunk(0, 0, 0, 9, 0)), b"x"],
-    "a chunk beyond the message": [encode(Chunk(0, 0, 0, 1, 0)), bytes(1001)],
-    "a payload of no kind": [encode(Chunk(0, 4, 0, 0, 0)), b"x"],
-    "a model beyond the model": [encode(Chunk(0, 1, 0, 0, MODEL_BYTES)), b"x"],
+    "a chunk of no exchange": [encode(Chunk(0, 0, 0, 9, 1, 0)), b"x"],
+    "a chunk beyond the message": [encode(Chunk(0, 0, 0, 1, 1000, 0)), bytes(1001)],
+    "a payload of no kind": [encode(Chunk(0, len(PAYLOADS), 0, 0, 1, 0)), b"x"],
+    "a model beyond the model": [encode(Chunk(0, 1, 0, 0, MODEL_BYTES, MODEL_BYTES)), b"x"],
+    "a model of another size": [encode(Chunk(0, 1, 0, 0, MODEL_BYTES + 1, 0)), b"x"],
+    "a push beyond the bound": [encode(Chunk(0, PAYLOADS.index(Push), 1, 0, 2**40, 0)), b"x"],
+    "a piece that there is not": [encode(Chunk(0, PAYLOADS.index(Piece), 0, PIECES, PIECE_BYTES, 0)), b"x"],
     "a note of no kind": [encode(Note(0, len(NOTES), 0))],
     "a skip with bytes": [encode(skip(0, 0)), b"x"],
     "another name": [encode(Hello(2, 0, "anna", "", greeting_of(C).to_wire()))],
@@ -339,8 +388,8 @@ def test_a_neighbour_that_acknowledges_nothing_is_severed_and_no_memory_grows(ro
         a.links.send(B, Data(round, 1, payload(1, 0)))
     room.drive(lambda: a.severed())
     assert a.severed() == [Severed(B, "it acknowledges nothing of what it is sent")]
-    assert a.links._links[B].outgoing.messages == most_messages(2)
-    assert a.links.traffic.payload_bytes == most_messages(2) * PAYLOAD_BYTES[1]
+    assert a.links._links[B].outgoing.messages == most_messages(2, PIECES)
+    assert a.links.traffic.payload_bytes == most_messages(2, PIECES) * PAYLOAD_BYTES[1]
 
 
 def test_a_skip_counts_only_from_whom_is_trusted(room: Room) -> None:
@@ -371,7 +420,7 @@ def test_a_skip_counts_only_from_whom_is_trusted(room: Room) -> None:
 def test_what_a_neighbour_says_twice_or_too_early_changes_nothing(room: Room) -> None:
     a = room.side(A, B)
     raw = intruder(room, a)
-    raw.send_multipart([encode(Chunk(5, 0, 2**60, 1, 0)), b"x"])  # after a gap
+    raw.send_multipart([encode(Chunk(5, 0, 2**60, 1, 1000, 0)), b"x"])  # after a gap
     raw.send(encode(Hello(1, 0, "anna", "", greeting_of(B).to_wire())))
     raw.send(encode(Beat(2**60)))
     room.drive(lambda: a.heartbeats(B))

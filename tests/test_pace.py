@@ -15,13 +15,13 @@ from peer.explanation import explain
 from peer.scripting import simulate
 
 
-def experiment(count: int, folder: Path = Path(), **tables: Any) -> Experiment:
-    """One weight per peer, and a local step of one second."""
+def experiment(count: int, folder: Path = Path(), weights: int = 1, **tables: Any) -> Experiment:
+    """A row per peer, as many weights as it has features, and a local step of one second."""
     task = {
         "model": "linear",
         "data": "inline",
-        "shards": [[[[1.0], 1.0 * i]] for i in range(count)],
-        "init": [0.0],
+        "shards": [[[[1.0 / weights] * weights, 1.0 * i]] for i in range(count)],
+        "init": [0.0] * weights,
         "batch_size": 0,
         "lr": 0.01,
     }
@@ -98,6 +98,39 @@ def test_a_peer_alone_and_peers_that_hear_nobody_take_their_steps() -> None:
     assert pace_of(4, speed=SLOW, network={"latency_ms": 500}, algorithm={"name": "local"}) == 4.0
 
 
+LINE_MBPS = (10**6 + HEADER_BYTES) * 8 / 1e6
+"""On which a megabyte takes a second."""
+
+
+@pytest.mark.parametrize(
+    ("family", "seconds"), [("ring", 2), ("complete", 5), ("random_matching", 1), ("one_peer_exponential", 1)]
+)
+def test_a_line_that_links_share_takes_what_the_busiest_machine_says_or_hears(family: str, seconds: int) -> None:
+    network = {"node_mbps": LINE_MBPS, "latency_ms": 250}
+    found = pace_of(6, payload_bytes=(10**6,), network=network, topology={"family": family})
+    assert found == pytest.approx(1 + seconds + 0.25, rel=1e-9)
+
+
+def test_in_a_star_the_line_of_the_hub_is_never_idle() -> None:
+    """It does its step while the last are still being told, and some of these have theirs behind them by then."""
+    network = {"node_mbps": LINE_MBPS, "latency_ms": 250}
+    found = pace_of(6, payload_bytes=(10**6,), network=network, topology={"family": "star"})
+    assert found == pytest.approx(5.0, rel=1e-9)
+
+
+def test_a_link_slower_than_the_line_is_what_counts() -> None:
+    network = {"node_mbps": LINE_MBPS, "bandwidth_mbps": LINE_MBPS / 5}
+    assert pace_of(6, payload_bytes=(10**6,), network=network) == pytest.approx(1 + 5, rel=1e-9)
+    network = {"node_mbps": LINE_MBPS, "bandwidth_mbps": LINE_MBPS * 5}
+    assert pace_of(6, payload_bytes=(10**6,), network=network) == pytest.approx(1 + 2, rel=1e-9)
+
+
+def test_under_adpsgd_the_answer_goes_over_the_line_of_a_machine() -> None:
+    network = {"node_mbps": LINE_MBPS, "bandwidth_mbps": 5 * LINE_MBPS}
+    found = pace_of(4, payload_bytes=(10**6,), algorithm={"name": "adpsgd"}, network=network)
+    assert found == pytest.approx(1 + 2, rel=1e-9)
+
+
 def test_jitter_and_losses_are_waited_for_by_the_latest_of_several() -> None:
     """Of 19 arrivals that are each up to a second late the latest is so by 19/20 on average, where one is by 1/2. Of 19
     that are lost with a chance of a tenth, and then take 0.8 + 0.2 s more, all arrive at once in 0.9^19 = 14 %."""
@@ -135,8 +168,8 @@ def test_all_to_all_without_looking_at_each_link_comes_to_the_same(monkeypatch: 
     one_by_one = pace_of(6, **tables)
     monkeypatch.setattr(pace, "EVERYONE_PEERS", 1)
     assert pace_of(6, **tables) == one_by_one
-    tables["network"]["jitter_ms"] = 1
-    assert pace_of(6, **tables) is None
+    for unlike in ("jitter_ms", "node_mbps"):
+        assert pace_of(6, **tables | {"network": {unlike: 1}}) is None
 
 
 # ---- As the events engine finds it
@@ -172,6 +205,28 @@ def test_so_it_is_where_neighbours_change(family: str, tmp_path: Path) -> None:
     found = pace_of(4, rounds=8, **tables)
     expected = (ended_s(4, 8, tmp_path, **tables) - ended_s(4, 4, tmp_path, **tables)) / 4
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+SHARED: dict[str, dict[str, Any]] = {
+    "ring": {},
+    "complete": {"topology": {"family": "complete"}},
+    "star": {"topology": {"family": "star"}},
+    "matching": {"topology": {"family": "random_matching"}},
+    "one peer exponential": {"topology": {"family": "one_peer_exponential"}},
+    "two exchanges": {"algorithm": {"name": "gradient_tracking"}},
+    "exact": {"algorithm": {"name": "exact"}},
+    "a straggler": {"speed": {"factors": [1, 1, 1, 4, 1, 1]}},
+    "uneven peers": {"speed": {"factors": [1, 1.1, 1.7, 2.1, 1.3, 1.9]}, "topology": {"family": "complete"}},
+}
+
+
+@pytest.mark.parametrize("what", SHARED)
+def test_lines_of_machines_are_what_they_are_in_the_events_engine(what: str, tmp_path: Path) -> None:
+    """A message of one weight is 68 bytes, and takes 0.3 s."""
+    tables = {"network": {"node_mbps": 68 * 8 / 0.3e6, "latency_ms": 50}, **SHARED[what]}
+    predicted = explain(experiment(6, rounds=8, **tables)).document["seconds_per_round"]
+    expected = (ended_s(6, 8, tmp_path, **tables) - ended_s(6, 4, tmp_path, **tables)) / 4
+    assert predicted == pytest.approx(expected, rel=1e-9)
 
 
 ALIKE: dict[str, tuple[int, dict[str, Any]]] = {

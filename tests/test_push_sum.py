@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from peer.algorithms.dpsgd import AdaptThenCombine
 from peer.algorithms.push_sum import PushSum
 from peer.protocol.messages import Shares
-from peer.simulator.rounds import HeardRows, Rows
+from peer.simulator.gossiping import HeardRows, Rows
 from tests.four_peers import (
     DIGITS,
     RING,

@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from peer.algorithms.algorithm import State
 from peer.algorithms.combine import weighted_sum
+from peer.algorithms.easgd import Elastic
 from peer.algorithms.server import (
     Adagrad,
     Adam,
-    Buffered,
-    Immediate,
     Momentum,
     Optimiser,
-    Server,
     Sgd,
+    Staleness,
     Weighting,
     Yogi,
     fixed_delay_limit,
@@ -31,6 +32,7 @@ from peer.algorithms.server import (
     staleness_scale,
     weights,
 )
+from peer.checkpoint import load_latest, save
 from tests.four_peers import CURVATURES, DIGITS, OPTIMUM, SLOPES, START, TRACES, gradient, numbers, random_rows, seeds
 
 TRUTH = json.loads((Path(__file__).parent / "truth" / "truth.json").read_text(encoding="utf-8"))
@@ -62,14 +64,22 @@ def combined(terms: Sequence[Tensor], by: Sequence[float]) -> Tensor:
     return weighted_sum([(weight, {"x": term}) for weight, term in zip(by, terms, strict=True)])["x"]
 
 
-def play(server: Server, push: Callable[[Tensor], Tensor], rounds: int, start: float = START) -> list[float]:
+def play(server: Optimiser, push: Callable[[Tensor], Tensor], rounds: int, start: float = START) -> list[float]:
     """Return the parameters at the start and after each round."""
     state = server.init(vector(start))
     found = [start]
     for _ in range(rounds):
-        state = server.apply(state, push(server.params(state)))
+        state = server.step(state, push(server.given(state)))
         found.append(server.params(state).item())
     return found
+
+
+def update(
+    server: Optimiser, state: State, pushes: Sequence[tuple[Tensor, int]], rule: Staleness = "constant"
+) -> State:
+    """Return the state after one update with K pushes and their staleness: step(1/K sum_k s(tau_k) u_k)."""
+    scales = [staleness_scale(rule, staleness) / len(pushes) for _, staleness in pushes]
+    return server.step(state, combined([push for push, _ in pushes], scales))
 
 
 # ---- Weights
@@ -108,8 +118,8 @@ def test_an_unweighted_server_ends_elsewhere_when_shards_are_unequal() -> None:
         shards = one, three
         return lambda w: combined([gradient(w.expand(4, 1))[rows].mean(dim=0) for rows in shards], by)
 
-    found = {by: play(Immediate(Sgd(0.1)), push(weights([1, 3], by)), 60) for by in ("samples", "equal")}
-    assert found["samples"] == pytest.approx(play(Immediate(Sgd(0.1)), lambda w: gradient(w).mean(dim=0), 60))
+    found = {by: play(Sgd(0.1), push(weights([1, 3], by)), 60) for by in ("samples", "equal")}
+    assert found["samples"] == pytest.approx(play(Sgd(0.1), lambda w: gradient(w).mean(dim=0), 60))
     assert found["samples"][-1] == pytest.approx(OPTIMUM, rel=1e-12)
     assert found["equal"][-1] == pytest.approx((3 + 67 / 3) / (1 + 29 / 3), rel=1e-12)
 
@@ -133,9 +143,9 @@ def test_a_server_of_rate_1_holds_the_weighted_mean_of_models(case: str) -> None
     """From any start: w - 1 (w - mean) is the mean."""
     truth = FLOWER[case]
     models = [torch.tensor(model, dtype=torch.float64).view(-1) for model in truth.get("clients", truth.get("values"))]
-    server, by = Immediate(Sgd(1.0)), weights(truth["weights"])
+    server, by = Sgd(1.0), weights(truth["weights"])
     state = server.init(torch.full_like(models[0], 5.0))
-    state = server.apply(state, combined([server.params(state) - model for model in models], by))
+    state = server.step(state, combined([server.params(state) - model for model in models], by))
     expected = [float(Fraction(truth["expected"]))] if case == "fedavg_scalar" else truth["expected"]
     assert server.params(state).tolist() == pytest.approx(expected, rel=DIGITS)
 
@@ -145,21 +155,21 @@ def test_a_server_of_rate_1_holds_the_weighted_mean_of_models(case: str) -> None
 
 def test_the_numbers_of_the_lecture() -> None:
     four = TRACES["lecture"]["four_workers"]
-    server = Immediate(Sgd(0.1))
+    server = Sgd(0.1)
     state = server.init(vector(START))
     found = gradient(server.params(state).expand(4, 1))
     assert found[:, 0].tolist() == four["gradients"]
     g = combined(list(found), EQUAL)
     assert g.item() == four["mean"]
-    assert server.params(server.apply(state, g)).item() == four["w_new"]
+    assert server.params(server.step(state, g)).item() == four["w_new"]
     single = TRACES["lecture"]["single"]
     state = server.init(vector(float(single["w"])))
-    assert server.params(server.apply(state, vector(single["gradient"]))).item() == pytest.approx(3.2, rel=1e-15)
+    assert server.params(server.step(state, vector(single["gradient"]))).item() == pytest.approx(3.2, rel=1e-15)
 
 
 def test_the_trace_of_the_mean_gradient() -> None:
     truth = numbers(TRACES["sync_mean_gradient_lr0.1"]["exact"])
-    server = Immediate(Sgd(0.1))
+    server = Sgd(0.1)
     found = play(server, lambda w: combined(list(gradient(w.expand(4, 1))), EQUAL), len(truth) - 1)
     assert found == pytest.approx(truth, rel=1e-12)
 
@@ -168,14 +178,14 @@ def test_the_trace_of_the_mean_gradient() -> None:
 @pytest.mark.parametrize("local_steps", [1, 2, 4, 8])
 def test_federated_averaging(local_steps: int, name: str, by: list[float]) -> None:
     truth = TRACES["local_SGD_FedAvg_lr0.1"]["traces"][f"H={local_steps},weights={name}"]["w"]
-    found = play(Immediate(Sgd(1.0)), lambda w: combined(gone(w, local_steps), by), len(truth) - 1)
+    found = play(Sgd(1.0), lambda w: combined(gone(w, local_steps), by), len(truth) - 1)
     assert found == pytest.approx(truth, rel=DIGITS)
 
 
 def test_with_one_local_step_models_are_gradients() -> None:
     """w - w_i = lr_task g_i: rate 1 for models is the task's rate for gradients."""
-    models = play(Immediate(Sgd(1.0)), lambda w: combined(gone(w, lr=0.02), SAMPLES), 10)
-    gradients = play(Immediate(Sgd(0.02)), lambda w: combined(list(gradient(w.expand(4, 1))), SAMPLES), 10)
+    models = play(Sgd(1.0), lambda w: combined(gone(w, lr=0.02), SAMPLES), 10)
+    gradients = play(Sgd(0.02), lambda w: combined(list(gradient(w.expand(4, 1))), SAMPLES), 10)
     assert models == pytest.approx(gradients, rel=1e-13)
 
 
@@ -200,7 +210,7 @@ FEDOPT_CASES: dict[str, tuple[str, Optimiser]] = {
 @pytest.mark.parametrize("name", FEDOPT_CASES)
 def test_adaptive_federated_optimisation(name: str) -> None:
     truth, optimiser = FEDOPT[FEDOPT_CASES[name][0]], FEDOPT_CASES[name][1]
-    found = play(Immediate(optimiser), lambda w: combined(gone(w, local_steps=2), SAMPLES), len(truth) - 1)
+    found = play(optimiser, lambda w: combined(gone(w, local_steps=2), SAMPLES), len(truth) - 1)
     assert found == pytest.approx(truth, rel=DIGITS)
 
 
@@ -213,10 +223,10 @@ def test_every_trace_of_adaptive_optimisation_has_a_variant() -> None:
 def test_flower_s_own_numbers_for_adagrad() -> None:
     """0.1 + 0.1 * 0.5 / (sqrt(0.25) + 0.5)."""
     truth = TRACES["FedOpt"]["flower_adagrad_test"]
-    server = Immediate(Adagrad(truth["eta"], tau=truth["tau"], variant="flower"))
+    server = Adagrad(truth["eta"], tau=truth["tau"], variant="flower")
     state = server.init(vector(truth["prev"]))
     models = [server.params(state) - model for model in truth["clients"]]
-    state = server.apply(state, combined(models, weights(truth["weights"])))
+    state = server.step(state, combined(models, weights(truth["weights"])))
     assert server.params(state).item() == pytest.approx(truth["expected"], rel=1e-15)
 
 
@@ -271,12 +281,12 @@ def test_momentum_is_that_of_torch(momentum: float) -> None:
 def test_the_lecture_s_chain() -> None:
     """Three fetch w = 2 and push -2, -6, -10 one after the other: nobody waits, each gradient is applied whole."""
     truth = TRACES["lecture"]["async_chain"]
-    server = Immediate(Sgd(truth["lr"]))
+    server = Sgd(truth["lr"])
     state = server.init(vector(2.0))
     fetched, distances = server.params(state), []
     for staleness, (g, w) in enumerate(zip(truth["gradients"], truth["w"][1:], strict=True)):
         distances.append(staleness_distance(server.params(state), fetched).item())
-        state = server.apply(state, vector(g), staleness)
+        state = update(server, state, [(vector(g), staleness)])
         assert server.params(state).item() == pytest.approx(w, rel=1e-14)
     assert staleness == 2
     assert distances == pytest.approx([0.0, 0.2, 0.8], rel=1e-14)
@@ -296,23 +306,23 @@ def test_the_scales_of_staleness() -> None:
 
 
 def test_a_stale_gradient_is_scaled_before_the_step() -> None:
-    server = Immediate(Momentum(0.5, 0.5), "inverse")
-    state = server.apply(server.init(vector(0.0)), vector(2.0), staleness=3)
+    server = Momentum(0.5, 0.5)
+    state = update(server, server.init(vector(0.0)), [(vector(2.0), 3)], "inverse")
     assert server.params(state).item() == -0.25
-    state = server.apply(state, vector(0.0), staleness=1)
+    state = update(server, state, [(vector(0.0), 1)], "inverse")
     assert server.params(state).item() == -0.375, "the momentum remembers what was scaled"
 
 
 ROUND_ROBIN = TRACES["async_PS_round_robin_4"]
 
 
-def round_robin(server: Server, events: int, start: Tensor, fetched: Sequence[Tensor]) -> list[Tensor]:
+def round_robin(server: Optimiser, events: int, start: Tensor, fetched: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters after each event, where worker k mod 4 pushes and then fetches, and its copies after."""
     state, copies, versions = server.init(start), list(fetched), [0] * 4
     found = [start]
     for event in range(events):
         worker = event % 4
-        state = server.apply(state, one_gradient(worker, copies[worker]), event - versions[worker])
+        state = update(server, state, [(one_gradient(worker, copies[worker]), event - versions[worker])])
         copies[worker], versions[worker] = server.params(state), event + 1
         found.append(server.params(state))
     return found + copies
@@ -321,7 +331,7 @@ def round_robin(server: Server, events: int, start: Tensor, fetched: Sequence[Te
 @pytest.mark.parametrize(("name", "lr"), [("lr0_1", 0.1), ("lr0_05", 0.05)])
 def test_workers_that_take_turns(name: str, lr: float) -> None:
     truth = ROUND_ROBIN[name]
-    found = round_robin(Immediate(Sgd(lr)), len(truth) - 1, vector(START), [vector(START)] * 4)
+    found = round_robin(Sgd(lr), len(truth) - 1, vector(START), [vector(START)] * 4)
     assert [w.item() for w in found[: len(truth)]] == pytest.approx(truth, rel=DIGITS)
 
 
@@ -330,7 +340,7 @@ def radius_of_turns(lr: float) -> float:
 
     def cycle(numbers: Any) -> Any:
         start, *fetched = (vector(value) for value in numbers)
-        return np.array([w.item() for w in round_robin(Immediate(Sgd(lr)), 4, start, fetched)[4:]])
+        return np.array([w.item() for w in round_robin(Sgd(lr), 4, start, fetched)[4:]])
 
     origin = cycle(np.zeros(5))
     linear = np.stack([cycle(unit) - origin for unit in np.eye(5)], axis=1)
@@ -346,13 +356,20 @@ def test_the_spectral_radius_of_workers_that_take_turns() -> None:
 # ---- A fixed delay
 
 
-def delayed(server: Server, delay: int, slope: Callable[[Tensor], Tensor], start: Tensor, updates: int) -> list[Tensor]:
+def delayed(
+    server: Optimiser,
+    delay: int,
+    slope: Callable[[Tensor], Tensor],
+    start: Tensor,
+    updates: int,
+    rule: Staleness = "constant",
+) -> list[Tensor]:
     """Return the parameters at first and after each update with the gradient of `delay` versions ago."""
     state = server.init(start)
     past = deque([start] * (delay + 1), maxlen=delay + 1)
     found = [start]
     for _ in range(updates):
-        state = server.apply(state, slope(past[0]), delay)
+        state = update(server, state, [(slope(past[0]), delay)], rule)
         past.append(server.params(state))
         found.append(server.params(state))
     return found
@@ -365,7 +382,7 @@ DELAYED = {name: trace for name, trace in TRACES["constant_delay_traces"].items(
 def test_the_trace_of_a_fixed_delay(name: str) -> None:
     truth = DELAYED[name]
     delay, lr = int(name[4]), float(name.split("lr=")[1])
-    found = delayed(Immediate(Sgd(lr)), delay, lambda w: one_gradient(2, w), vector(START), 400)
+    found = delayed(Sgd(lr), delay, lambda w: one_gradient(2, w), vector(START), 400)
     assert [w.item() for w in found[:9]] == pytest.approx(truth["w_0_to_8"], rel=DIGITS)
     assert abs(found[400].item() - OPTIMUM) == pytest.approx(truth["abs_error_after_400"], rel=1e-3)  # four digits
     assert fixed_delay_limit(delay) == pytest.approx(truth["limit"], rel=1e-12)
@@ -385,10 +402,10 @@ def test_the_limits_of_a_fixed_delay() -> None:
 def test_the_spectral_radius_of_a_fixed_delay(delay: int, factor: float, name: str) -> None:
     """Of the step from x_t ... x_{t-delay} to x_{t+1} ... x_{t+1-delay}, found by moving each number in turn."""
     lr = factor * fixed_delay_limit(delay)
-    optimiser, linear = Immediate(Sgd(lr)), np.eye(delay + 1, k=-1)
+    optimiser, linear = Sgd(lr), np.eye(delay + 1, k=-1)
     for age in range(delay + 1):
         newest, oldest = float(age == 0), float(age == delay)
-        state = optimiser.apply(optimiser.init(vector(newest)), vector(oldest), delay)
+        state = update(optimiser, optimiser.init(vector(newest)), [(vector(oldest), delay)])
         linear[0, age] = optimiser.params(state).item()
     truth = TRUTH["constant_delay_stability"]["values"][f"tau={delay}"][name]
     assert np.abs(np.linalg.eigvals(linear)).max() == pytest.approx(truth, rel=DIGITS)
@@ -399,7 +416,7 @@ def test_a_fixed_delay_converges_below_its_limit_and_leaves_all_bounds_above(del
     """Two rows at once: lr 0.1, curvatures of 0.98 and 1.02 of the limit, the optimum at 0, from 1."""
     curvatures = fixed_delay_limit(delay) / 0.1 * torch.tensor([[0.98], [1.02]], dtype=torch.float64)
     start = torch.ones(2, 1, dtype=torch.float64)
-    found = delayed(Immediate(Sgd(0.1)), delay, lambda x: curvatures * x, start, 20_000)
+    found = delayed(Sgd(0.1), delay, lambda x: curvatures * x, start, 20_000)
     below, above = torch.stack(found).abs().unbind(dim=1)
     assert below[-1].item() < 1e-12
     assert below.max().item() < 100
@@ -412,8 +429,7 @@ def test_a_scale_of_staleness_moves_the_limit_of_a_fixed_delay(delay: int) -> No
     factors = torch.tensor([[0.98], [1.02]], dtype=torch.float64)
     curvatures = (1 + delay) * fixed_delay_limit(delay) / 0.1 * factors
     start = torch.ones(2, 1, dtype=torch.float64)
-    server = Immediate(Sgd(0.1), "inverse")
-    below, above = delayed(server, delay, lambda x: curvatures * x, start, 5_000)[-1].abs()
+    below, above = delayed(Sgd(0.1), delay, lambda x: curvatures * x, start, 5_000, "inverse")[-1].abs()
     assert below.item() < 1e-6
     assert above.item() > 1e6
 
@@ -425,100 +441,123 @@ FEDBUFF = TRACES["FedBuff_K2"]
 
 
 @pytest.mark.parametrize(("rule", "name"), [("inverse_sqrt", "w_sqrt_scaling"), ("constant", "w_no_scaling")])
-def test_the_trace_of_fedbuff(rule: Any, name: str) -> None:
+def test_the_trace_of_fedbuff(rule: Staleness, name: str) -> None:
     """Models after one local step, and a peer fetches right after its push: after the step if it filled the buffer."""
-    server = Buffered(Sgd(1.0), 2, rule)
+    server = Sgd(1.0)
     state = server.init(vector(START))
-    copies, versions, version = [server.params(state)] * 4, [0] * 4, 0
-    found, ages = [START], []
-    for arrival, worker in enumerate(FEDBUFF["arrivals"]):
+    copies, versions, version = [server.given(state)] * 4, [0] * 4, 0
+    found, ages, buffer = [START], [], []
+    for worker in FEDBUFF["arrivals"]:
         staleness = version - versions[worker]
         ages.append([worker, staleness])
-        state = server.apply(state, 0.1 * one_gradient(worker, copies[worker]), staleness)
-        if arrival % 2:
-            version += 1
+        buffer.append((0.1 * one_gradient(worker, copies[worker]), staleness))
+        if len(buffer) == 2:
+            state, version, buffer = update(server, state, buffer, rule), version + 1, []
             found.append(server.params(state).item())
-        copies[worker], versions[worker] = server.params(state), version
+        copies[worker], versions[worker] = server.given(state), version
     assert ages == FEDBUFF["client_staleness_pairs"]
     assert found == pytest.approx(FEDBUFF[name], rel=DIGITS)
 
 
-def test_nothing_changes_until_the_buffer_is_full() -> None:
-    server = Buffered(Momentum(1.0, 0.5), 3, "constant")
-    state = server.init(vector(10.0))
-    seen = []
-    for g in (3.0, 6.0, 9.0, 0.0, 0.0, 0.0):
-        state = server.apply(state, vector(g))
-        seen.append(server.params(state).item())
-    assert seen == [10.0, 10.0, 4.0, 4.0, 4.0, 1.0], "10 - (3 + 6 + 9) / 3, and then the half of 6 by momentum"
-    assert state["buffer"].item() == state["filled"].item() == 0
+def test_a_buffer_makes_one_step_of_momentum() -> None:
+    server = Momentum(1.0, 0.5)
+    state = update(server, server.init(vector(10.0)), [(vector(g), 0) for g in (3.0, 6.0, 9.0)])
+    assert server.params(state).item() == 4.0, "10 - (3 + 6 + 9) / 3"
+    state = update(server, state, [(vector(0.0), 0)] * 3)
+    assert server.params(state).item() == 1.0, "and then the half of 6 by momentum"
 
 
 def test_a_buffer_of_stale_updates_makes_a_shorter_step() -> None:
     """(4 / 2 + 4 / 1) / 2: the scales do not have to sum to 1."""
-    server = Buffered(Sgd(1.0), 2)
-    state = server.apply(server.init(vector(0.0)), vector(4.0), staleness=3)
-    assert server.params(server.apply(state, vector(4.0), staleness=0)).item() == -3.0
+    server = Sgd(1.0)
+    state = update(server, server.init(vector(0.0)), [(vector(4.0), 3), (vector(4.0), 0)], "inverse_sqrt")
+    assert server.params(state).item() == -3.0
 
 
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_a_buffer_for_all_without_staleness_is_federated_averaging(local_steps: int) -> None:
-    server = Buffered(Sgd(1.0), 4)
+    server = Sgd(1.0)
     state, found = server.init(vector(START)), [START]
     for _ in range(5):
-        for pushed in gone(server.params(state), local_steps):
-            state = server.apply(state, pushed)
+        pushes = [(pushed, 0) for pushed in gone(server.given(state), local_steps)]
+        state = update(server, state, pushes, "inverse_sqrt")
         found.append(server.params(state).item())
     truth = TRACES["local_SGD_FedAvg_lr0.1"]["traces"][f"H={local_steps},weights=equal"]["w"]
     assert found == pytest.approx(truth, rel=DIGITS)
 
 
+# ---- A schedule
+
+
+@pytest.mark.parametrize("name", FEDOPT_CASES)
+def test_a_factor_multiplies_the_learning_rate_of_its_step_and_no_other(name: str) -> None:
+    """Steps of rates 0.1, 0.05 and 0.1, against the same optimiser with these rates."""
+    optimiser = FEDOPT_CASES[name][1]
+    half = replace(optimiser, lr=0.05)  # type: ignore[type-var]
+    g = random_rows(8, 4, 3)
+    one = other = optimiser.init(g[0])
+    one = optimiser.step(optimiser.step(optimiser.step(one, g[1]), g[2], 0.5), g[3], 1.0)
+    other = optimiser.step(half.step(optimiser.step(other, g[1]), g[2]), g[3])
+    assert one.keys() == other.keys()
+    for key, tensor in one.items():
+        torch.testing.assert_close(tensor, other[key], rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(("optimiser", "after"), [(Sgd(0.1), 1.0), (Momentum(0.1, 0.5), 0.9)], ids=["sgd", "momentum"])
+def test_a_factor_of_zero_leaves_the_parameters_where_they_are(optimiser: Optimiser, after: float) -> None:
+    """And the momentum still hears the gradient: a schedule does not scale what arrives."""
+    state = optimiser.step(optimiser.init(vector(1.0)), vector(2.0), 0.0)
+    assert optimiser.params(state).item() == 1.0
+    state = optimiser.step(state, vector(0.0))
+    assert optimiser.params(state).item() == pytest.approx(after, rel=1e-15)
+
+
 # ---- What all have in common
 
 
-EVERY: dict[str, Server] = {
-    **{f"{name}, {optimiser}": Immediate(optimiser, "inverse") for name, (_, optimiser) in FEDOPT_CASES.items()},
-    "sgd": Immediate(Sgd(0.1), "inverse"),
-    "momentum": Immediate(Momentum(0.1), "inverse_sqrt"),
-    "buffered": Buffered(Momentum(0.1), 2),
-    "buffered adam": Buffered(Adam(0.1, variant="flower"), 3),
+EVERY: dict[str, Optimiser] = {
+    **{f"{name}, {optimiser}": optimiser for name, (_, optimiser) in FEDOPT_CASES.items()},
+    "sgd": Sgd(0.1),
+    "momentum": Momentum(0.1),
+    "elastic": Elastic(0.1),
 }
 ALL_SERVERS = pytest.mark.parametrize("server", EVERY.values(), ids=EVERY.keys())
 
 
 @ALL_SERVERS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_everything_but_a_count_has_the_dtype_of_the_parameters(server: Server, dtype: torch.dtype) -> None:
+def test_everything_but_a_count_has_the_dtype_of_the_parameters(server: Optimiser, dtype: torch.dtype) -> None:
     state = server.init(torch.ones(3, dtype=dtype))
     for staleness in range(4):
-        state = server.apply(state, torch.full((3,), 0.5, dtype=dtype), staleness)
-        assert {name: t.dtype for name, t in state.items() if name not in ("steps", "filled")} == {
-            name: dtype for name in state if name not in ("steps", "filled")
+        state = update(server, state, [(torch.full((3,), 0.5, dtype=dtype), staleness)], "inverse")
+        assert {name: t.dtype for name, t in state.items()} == {
+            name: torch.int64 if name == "steps" else dtype for name in state
         }
-        assert all(state[name].dtype == torch.int64 for name in ("steps", "filled") if name in state)
         assert bool(torch.isfinite(server.params(state)).all())
+        assert server.given(state).dtype == dtype
 
 
 @ALL_SERVERS
 @settings(deadline=None, max_examples=10)
 @given(seed=seeds, count=st.integers(1, 4))
-def test_rows_are_servers(server: Server, seed: int, count: int) -> None:
-    """Rows (n, d), or a part of the parameters, go where they would go alone."""
+def test_rows_are_servers(server: Optimiser, seed: int, count: int) -> None:
+    """Rows (n, d), or a part of the parameters, as one of several coordinators holds it, go where they would alone."""
     found = random_rows(seed, 7, count, 3)
     together = server.init(found[0])
     single = [server.init(x) for x in found[0]]
     part = server.init(found[0, :, :2])
-    for staleness, pushed in enumerate(found[1:]):
-        together = server.apply(together, pushed, staleness)
-        single = [server.apply(state, g, staleness) for state, g in zip(single, pushed, strict=True)]
-        part = server.apply(part, pushed[:, :2], staleness)
-        x = server.params(together)
-        torch.testing.assert_close(torch.stack([server.params(s) for s in single]), x, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(server.params(part), x[:, :2], rtol=1e-12, atol=1e-12)
+    for pushed in found[1:]:
+        together = server.step(together, pushed, 0.7)
+        single = [server.step(state, g, 0.7) for state, g in zip(single, pushed, strict=True)]
+        part = server.step(part, pushed[:, :2], 0.7)
+        for look in (server.params, server.given):
+            x = look(together)
+            torch.testing.assert_close(torch.stack([look(s) for s in single]), x, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(look(part), x[:, :2], rtol=1e-12, atol=1e-12)
 
 
 @ALL_SERVERS
-def test_what_was_given_or_fetched_stays(server: Server) -> None:
+def test_what_was_given_or_fetched_stays(server: Optimiser) -> None:
     """A daemon sends from a tensor's own memory, while the next update is applied."""
     start = random_rows(1, 4)
     state = server.init(start)
@@ -526,26 +565,37 @@ def test_what_was_given_or_fetched_stays(server: Server) -> None:
     for g in random_rows(2, 6, 4):
         before = state
         kept += [(g, g.clone()), *((t, t.clone()) for t in before.values())]
-        state = server.apply(state, g, 1)
+        state = server.step(state, g)
     assert all(torch.equal(t, then) for t, then in kept)
 
 
 @ALL_SERVERS
-def test_what_does_not_fit_is_refused(server: Server) -> None:
-    state = server.init(torch.zeros(3))
-    for wrong in (torch.zeros(3, dtype=torch.float64), torch.zeros(1), torch.zeros(3, 3)):
-        with pytest.raises(AssertionError):
-            server.apply(state, wrong)
+def test_before_the_first_step_workers_are_given_the_start(server: Optimiser) -> None:
+    start = random_rows(3, 4)
+    assert torch.equal(server.given(server.init(start)), start)
+    assert torch.equal(server.params(server.init(start)), start)
 
 
 @ALL_SERVERS
-def test_a_state_that_was_written_down_goes_on_as_it_would_have(server: Server) -> None:
-    """All that changes is in the state: a copy of its tensors is a checkpoint."""
+def test_what_does_not_fit_is_refused(server: Optimiser) -> None:
+    state = server.init(torch.zeros(3))
+    for wrong in (torch.zeros(3, dtype=torch.float64), torch.zeros(1), torch.zeros(3, 3)):
+        with pytest.raises(AssertionError):
+            server.step(state, wrong)
+
+
+@ALL_SERVERS
+def test_a_state_that_was_written_down_goes_on_as_it_would_have(server: Optimiser, tmp_path: Path) -> None:
+    """All that changes is in the state: its tensors are a checkpoint."""
     found = random_rows(5, 6, 3)
     state = server.init(found[0])
     for g in found[1:3]:
-        state = server.apply(state, g)
-    again = {name: t.clone() for name, t in state.items()}
+        state = server.step(state, g)
+    save(tmp_path, 2, state, {}, keep=1)
+    read = load_latest(tmp_path)
+    assert read is not None
+    again: State = read.tensors
     for g in found[3:]:
-        state, again = server.apply(state, g), server.apply(again, g)
+        state, again = server.step(state, g), server.step(again, g)
     assert torch.equal(server.params(state), server.params(again))
+    assert torch.equal(server.given(state), server.given(again))

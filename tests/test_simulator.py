@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 import topology
 from peer.experiment import from_dict
 from peer.scripting import Document, simulate
-from peer.simulator.rounds import HeardRows, Rows
+from peer.simulator.gossiping import HeardRows, Rows
 
 ENGINES = ["rounds", "events"]
 

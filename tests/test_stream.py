@@ -10,28 +10,47 @@ from hypothesis import strategies as st
 
 from peer.errors import WireError
 from peer.network import stream
-from peer.network.stream import NOTES, NUMBERS, PAYLOADS, WINDOW, Incoming, Outgoing
-from peer.network.wire import CHUNK_BYTES, Chunk, Note
+from peer.network.sizes import Sizes
+from peer.network.stream import NOTES, NUMBERS, PAYLOADS, PIECES, STEPS, WINDOW, Incoming, Outgoing
+from peer.network.wire import CHUNK_BYTES, Chunk, Note, decode, encode
 from peer.protocol.messages import (
     Accept,
+    Broken,
     Busy,
     Bye,
     Data,
     Done,
     Fetch,
+    Global,
     Heartbeat,
     Message,
     Model,
+    Piece,
     Propose,
+    Pull,
+    Push,
     Resume,
     Skip,
 )
 
-SIZES = (11, 4, 1)
-"""Of the messages of three exchanges, in bytes; a chunk has four."""
+DATA_BYTES = (11, 4, 1)
+"""Of the messages of three exchanges; a chunk has four."""
 
-MODEL_BYTES = 6
-DATA, MODEL, PROPOSE, ACCEPT = (PAYLOADS.index(kind) for kind in (Data, Model, Propose, Accept))
+MODEL_BYTES, PUSH_BYTES, GIVEN_BYTES = 6, 9, 7
+PIECE_BYTES = {("scatter", 0, 0): 5, ("scatter", 0, 1): 4, ("gather", 1, 0): 3}
+
+
+def piece_bytes(phase: str, step: int, piece: int) -> int:
+    """Both ways to say that there is no such piece: an error for the step, 0 for the piece."""
+    if step > 1:
+        raise ValueError(step)
+    return PIECE_BYTES.get((phase, step, piece), 0)
+
+
+SIZES = Sizes(DATA_BYTES, MODEL_BYTES, PUSH_BYTES, GIVEN_BYTES, piece_bytes)
+DATA, MODEL, PROPOSE, ACCEPT, PUSH, GLOBAL, PIECE = map(
+    PAYLOADS.index, (Data, Model, Propose, Accept, Push, Global, Piece)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +61,13 @@ def small_chunks() -> Iterator[None]:
 
 
 def data(round: int, exchange: int = 0) -> Data:
-    return Data(round, exchange, bytes((round + i) % 251 for i in range(SIZES[exchange])))
+    return Data(round, exchange, bytes((round + i) % 251 for i in range(DATA_BYTES[exchange])))
 
 
 def chunk(sequence: int, round: int, exchange: int, offset: int) -> Chunk:
     """One of a `Data`."""
-    return Chunk(sequence, DATA, round, exchange, offset)
+    size = DATA_BYTES[exchange] if exchange < len(DATA_BYTES) else 4
+    return Chunk(sequence, DATA, round, exchange, size, offset)
 
 
 def note(sequence: int, kind: type[Message], value: int) -> Note:
@@ -137,25 +157,32 @@ def test_what_was_seen_or_follows_a_gap_changes_nothing() -> None:
 
 
 EVERY_PAYLOAD: list[tuple[Message, list[Chunk]]] = [
-    (data(7, 1), [Chunk(0, DATA, 7, 1, 0)]),
-    (Model(7, b"sixsix"), [Chunk(0, MODEL, 7, 0, 0), Chunk(1, MODEL, 7, 0, 4)]),
-    (Propose(7, 3, b"elevenseven"), [Chunk(i, PROPOSE, 7, 3, 4 * i) for i in range(3)]),
-    (Accept(7, b"elevenseven"), [Chunk(i, ACCEPT, 7, 0, 4 * i) for i in range(3)]),
+    (data(7, 1), [Chunk(0, DATA, 7, 1, 4, 0)]),
+    (Model(7, b"sixsix"), [Chunk(0, MODEL, 7, 0, 6, 0), Chunk(1, MODEL, 7, 0, 6, 4)]),
+    (Propose(7, 3, b"elevenseven"), [Chunk(i, PROPOSE, 7, 3, 11, 4 * i) for i in range(3)]),
+    (Accept(7, b"elevenseven"), [Chunk(i, ACCEPT, 7, 0, 11, 4 * i) for i in range(3)]),
+    (Push(7, 3, b"ninebytes"), [Chunk(i, PUSH, 7, 3, 9, 4 * i) for i in range(3)]),
+    (Push(7, 3, b"short"), [Chunk(0, PUSH, 7, 3, 5, 0), Chunk(1, PUSH, 7, 3, 5, 4)]),
+    (Push(7, 3, b"."), [Chunk(0, PUSH, 7, 3, 1, 0)]),
+    (Global(7, b"7 bytes", 3), [Chunk(0, GLOBAL, 7, 3, 7, 0), Chunk(1, GLOBAL, 7, 3, 7, 4)]),
+    (Piece(7, "scatter", 0, 0, b"first"), [Chunk(0, PIECE, 7, 0, 5, 0), Chunk(1, PIECE, 7, 0, 5, 4)]),
+    (Piece(7, "scatter", 0, 1, b"next"), [Chunk(0, PIECE, 7, 1, 4, 0)]),
+    (Piece(7, "gather", 1, 0, b"sum"), [Chunk(0, PIECE, 7, (2**20 + 1) * 2**32, 3, 0)]),
 ]
 
 
 @pytest.mark.parametrize(("message", "headers"), EVERY_PAYLOAD)
 def test_every_payload_is_cut_and_put_together_again(message: Message, headers: list[Chunk]) -> None:
-    outgoing, incoming = Outgoing(), Incoming(SIZES, MODEL_BYTES)
+    outgoing, incoming = Outgoing(), Incoming(SIZES)
     outgoing.put(message)
     items = all_items(outgoing)
     assert [header for header, _ in items] == headers
     assert [incoming.take(*item) for item in items] == [None] * (len(items) - 1) + [message]
 
 
-@pytest.mark.parametrize("message", [*(kind(9) for kind in NUMBERS), Fetch()])
+@pytest.mark.parametrize("message", [*(kind(9) for kind in NUMBERS), Fetch(), Pull(None), Pull(0), Pull(9), Broken(0)])
 def test_every_note_comes_back(message: Message) -> None:
-    outgoing, incoming = Outgoing(), Incoming(())
+    outgoing, incoming = Outgoing(), Incoming(Sizes())
     outgoing.put(message)
     [(header, body)] = all_items(outgoing)
     assert body is None
@@ -164,7 +191,7 @@ def test_every_note_comes_back(message: Message) -> None:
 
 
 def test_each_message_has_a_buffer_of_its_own() -> None:
-    outgoing, incoming = Outgoing(), Incoming(SIZES, MODEL_BYTES)
+    outgoing, incoming = Outgoing(), Incoming(SIZES)
     for payload in (b"123456", b"abcdef"):
         outgoing.put(Model(0, payload))
     arrived = [incoming.take(*item) for item in all_items(outgoing)]
@@ -178,30 +205,45 @@ WRONG: dict[str, list[tuple[stream.Numbered, bytes | None]]] = {
     "a step back": [(chunk(0, 0, 0, 0), b"1234"), (chunk(1, 0, 0, 0), b"1234")],
     "another round in between": [(chunk(0, 0, 0, 0), b"1234"), (chunk(1, 1, 0, 4), b"1234")],
     "another exchange in between": [(chunk(0, 0, 0, 0), b"1234"), (chunk(1, 0, 1, 4), b"1234")],
+    "another size in between": [(Chunk(0, PUSH, 1, 0, 8, 0), b"1234"), (Chunk(1, PUSH, 1, 0, 9, 4), b"1234")],
     "more bytes than the model has": [(chunk(0, 0, 1, 0), b"12345")],
     "far more bytes than the model has": [(chunk(0, 0, 0, 0), b"1234"), (chunk(1, 0, 0, 4), b"x" * CHUNK_BYTES)],
-    "a payload that there is not": [(Chunk(0, 4, 0, 0, 0), b"1234")],
-    "another kind in between": [(Chunk(0, PROPOSE, 1, 0, 0), b"1234"), (Chunk(1, ACCEPT, 1, 0, 4), b"1234")],
-    "another proposal in between": [(Chunk(0, PROPOSE, 1, 0, 0), b"1234"), (Chunk(1, PROPOSE, 1, 1, 4), b"1234")],
-    "data in the middle of an answer": [(Chunk(0, ACCEPT, 1, 0, 0), b"1234"), (chunk(1, 1, 0, 4), b"1234")],
-    "a proposal with more bytes": [(Chunk(0, PROPOSE, 1, 0, 0), b"123456789012")],
-    "a model with more bytes": [(Chunk(0, MODEL, 1, 0, 0), b"1234567")],
-    "a model with a second number": [(Chunk(0, MODEL, 1, 1, 0), b"1234")],
-    "an answer with a second number": [(Chunk(0, ACCEPT, 1, 1, 0), b"1234")],
-    "a model that does not begin": [(Chunk(0, MODEL, 1, 0, 4), b"12")],
+    "a payload that there is not": [(Chunk(0, len(PAYLOADS), 0, 0, 4, 0), b"1234")],
+    "another kind in between": [(Chunk(0, PROPOSE, 1, 0, 11, 0), b"1234"), (Chunk(1, ACCEPT, 1, 0, 11, 4), b"1234")],
+    "another proposal in between": [
+        (Chunk(0, PROPOSE, 1, 0, 11, 0), b"1234"),
+        (Chunk(1, PROPOSE, 1, 1, 11, 4), b"1234"),
+    ],
+    "data in the middle of an answer": [(Chunk(0, ACCEPT, 1, 0, 11, 0), b"1234"), (chunk(1, 1, 0, 4), b"1234")],
+    "a proposal with more bytes": [(Chunk(0, PROPOSE, 1, 0, 11, 0), b"123456789012")],
+    "a model with more bytes": [(Chunk(0, MODEL, 1, 0, 6, 0), b"1234567")],
+    "a model with a second number": [(Chunk(0, MODEL, 1, 1, 6, 0), b"1234")],
+    "an answer with a second number": [(Chunk(0, ACCEPT, 1, 1, 11, 0), b"1234")],
+    "a model that does not begin": [(Chunk(0, MODEL, 1, 0, 6, 4), b"12")],
+    "a push with more bytes than it says": [(Chunk(0, PUSH, 1, 0, 3, 0), b"1234")],
+    "a push that does not begin": [(Chunk(0, PUSH, 1, 0, 9, 4), b"1234")],
+    "another push in between": [(Chunk(0, PUSH, 1, 0, 9, 0), b"1234"), (Chunk(1, PUSH, 2, 0, 9, 4), b"1234")],
+    "another version in between": [(Chunk(0, GLOBAL, 1, 0, 7, 0), b"1234"), (Chunk(1, GLOBAL, 2, 0, 7, 4), b"123")],
+    "another piece in between": [(Chunk(0, PIECE, 1, 0, 5, 0), b"1234"), (Chunk(1, PIECE, 1, 1, 5, 4), b"1")],
+    "a piece beyond the last": [(Chunk(0, PIECE, 1, 2, 4, 0), b"1234")],
+    "a piece of a step beyond the last": [(Chunk(0, PIECE, 1, 2 * PIECES, 4, 0), b"1234")],
+    "a piece of no phase": [(Chunk(0, PIECE, 1, 2 * STEPS * PIECES, 5, 0), b"1234")],
+    "a piece beyond all phases": [(Chunk(0, PIECE, 1, 2**62, 5, 0), b"1234")],
     "a note that there is not": [(Note(0, len(NOTES), 0), None)],
     "a question with a number": [(note(0, Fetch, 1), None)],
-    "a note in the middle of a model": [(Chunk(0, MODEL, 1, 0, 0), b"1234"), (note(1, Fetch, 0), None)],
+    "a note in the middle of a model": [(Chunk(0, MODEL, 1, 0, 6, 0), b"1234"), (note(1, Fetch, 0), None)],
     "a goodbye in the middle of a message": [(chunk(0, 0, 0, 0), b"1234"), (note(1, Bye, 1), None)],
     "a skip in the middle of a message": [(chunk(0, 0, 0, 0), b"1234"), (note(1, Skip, 0), None)],
+    "a pull in the middle of a push": [(Chunk(0, PUSH, 1, 0, 9, 0), b"1234"), (note(1, Pull, 0), None)],
     "something after the goodbye": [(note(0, Bye, 1), None), (note(1, Done, 1), None)],
     "a skip after the goodbye": [(note(0, Bye, 1), None), (note(1, Skip, 1), None)],
+    "parameters after the goodbye": [(note(0, Bye, 1), None), (Chunk(1, GLOBAL, 1, 0, 7, 0), b"1234")],
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_item(name: str) -> None:
-    incoming = Incoming(SIZES, MODEL_BYTES)
+    incoming = Incoming(SIZES)
     *before, (header, body) = WRONG[name]
     for right, bytes_of_it in before:
         incoming.take(right, None if bytes_of_it is None else memoryview(bytes_of_it))
@@ -212,27 +254,130 @@ def test_a_wrong_item(name: str) -> None:
 @pytest.mark.parametrize("what", range(len(PAYLOADS)))
 def test_a_payload_that_nobody_sends_in_this_run(what: int) -> None:
     """Without a model, or without exchanges, or with an exchange that moves nothing."""
-    for incoming in (Incoming(()), Incoming((0,))):
-        with pytest.raises(WireError):
-            incoming.take(Chunk(0, what, 0, 0, 0), memoryview(b"1"))
+    for sizes in (Sizes(), Sizes(data=(0,))):
+        for size in (0, 1):
+            with pytest.raises(WireError):
+                Incoming(sizes).take(Chunk(0, what, 0, 0, size, 0), memoryview(b"1"))
 
 
+# ---- Sizes
+
+
+WHOLE = {
+    "of another exchange": (DATA, 0, 1, 4, "a message Data of 11 bytes; by the layout it has 4"),
+    "data": (DATA, 0, 0, 11, "by the layout it has 11"),
+    "a proposal": (PROPOSE, 1, 0, 11, "a message Propose of"),
+    "an answer": (ACCEPT, 1, 0, 11, "a message Accept of"),
+    "a model": (MODEL, 0, 0, 6, "a message Model of"),
+    "parameters": (GLOBAL, 0, 0, 7, "a message Global of"),
+    "a piece": (PIECE, 0, 0, 5, "a message Piece of"),
+    "a shorter piece": (PIECE, 0, 1, 4, "a message Piece of"),
+    "a sum": (PIECE, 0, (STEPS + 1) * PIECES, 3, "a message Piece of"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_no_push_has_exactly_the_bytes_of_the_own_layout(name: str) -> None:
+    what, first, second, right, words = WHOLE[name]
+    for size in {0, 1, 3, 4, 5, 6, 7, 10, 11, 12, 2**40, 2**62} - {right}:
+        incoming = Incoming(SIZES)
+        with pytest.raises(WireError, match=words if size == 11 else "a message"):
+            incoming.take(Chunk(0, what, first, second, size, 0), memoryview(b"1"))
+        assert incoming._buffer == b""
+    incoming = Incoming(SIZES)
+    incoming.take(Chunk(0, what, first, second, right, 0), memoryview(b"1"))
+    assert len(incoming._buffer) == right
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 9])
+def test_a_push_takes_the_bytes_that_it_says_up_to_the_bound(size: int) -> None:
+    incoming = Incoming(SIZES)
+    message = incoming.take(Chunk(0, PUSH, 3, 2, size, 0), memoryview(b"1"))
+    assert (message == Push(3, 2, b"1")) == (size == 1)
+    assert len(incoming._buffer) == (0 if size == 1 else size)
+
+
+@pytest.mark.parametrize("size", [0, 10, 2**40, 2**62])
+def test_a_push_beyond_the_bound_takes_nothing(size: int) -> None:
+    incoming = Incoming(SIZES)
+    with pytest.raises(WireError, match=f"a message Push of {size} bytes; by the layout it has 1 to 9"):
+        incoming.take(Chunk(0, PUSH, 1, 0, size, 0), memoryview(b"1"))
+    assert incoming._buffer == b""
+
+
+@pytest.mark.parametrize(("step", "piece"), [(1, 0), (0, 2), (0, PIECES - 1), (2, 0), (STEPS - 1, PIECES - 1)])
+def test_a_piece_that_the_layout_does_not_have(step: int, piece: int) -> None:
+    with pytest.raises(WireError, match=f"piece {piece} of step {step} of scatter, which there is not"):
+        Incoming(SIZES).take(Chunk(0, PIECE, 0, step * PIECES + piece, 4, 0), memoryview(b"1"))
+
+
+@given(
+    phase=st.sampled_from(["scatter", "gather"]),
+    step=st.integers(0, STEPS - 1),
+    piece=st.integers(0, PIECES - 1),
+    round=st.integers(0, 2**62),
+)
+def test_the_place_of_a_piece_comes_back(phase: str, step: int, piece: int, round: int) -> None:
+    asked = []
+
+    def three(*place: object) -> int:
+        asked.append(place)
+        return 3
+
+    sent = Piece(round, "scatter" if phase == "scatter" else "gather", step, piece, b"sum")
+    outgoing = Outgoing()
+    outgoing.put(sent)
+    [(header, body)] = all_items(outgoing)
+    assert body is not None
+    arrived, bytes_of_it = decode([encode(header), body])
+    assert isinstance(arrived, Chunk)
+    assert Incoming(Sizes(pieces=three)).take(arrived, bytes_of_it) == sent
+    assert asked == [(phase, step, piece)]
+
+
+@given(second=st.integers(2 * STEPS * PIECES, 2**62))
+def test_a_place_beyond_both_phases_is_not_even_looked_up(second: int) -> None:
+    def nothing(*place: object) -> int:
+        raise AssertionError(place)
+
+    with pytest.raises(WireError, match="of phase"):
+        Incoming(Sizes(pieces=nothing)).take(Chunk(0, PIECE, 0, second, 3, 0), memoryview(b"sum"))
+
+
+@pytest.mark.parametrize(("step", "piece"), [(STEPS, 0), (0, PIECES), (-1, 0), (0, -1)])
+def test_a_piece_that_has_no_place_in_a_header_is_not_sent(step: int, piece: int) -> None:
+    with pytest.raises(AssertionError, match="than a"):
+        Outgoing().put(Piece(0, "gather", step, piece, b"sum"))
+
+
+places = st.integers(0, 3) | st.builds(
+    lambda phase, step, piece: (phase * STEPS + step) * PIECES + piece,
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
+sizes_told = st.integers(0, 12) | st.integers(0, 2**62)
 items = st.builds(
     Chunk,
     st.integers(0, 2),
     st.integers(0, len(PAYLOADS)),
     st.integers(0, 1),
-    st.integers(0, 3),
+    places,
+    sizes_told,
     st.sampled_from([0, 4, 8]),
 ) | st.builds(Note, st.integers(0, 2), st.integers(0, len(NOTES)), st.integers(0, 1))
 
 
-@settings(deadline=None, print_blob=True)
-@given(items=st.lists(st.tuples(items, st.binary(min_size=1, max_size=12)), max_size=6), model_bytes=st.integers(0, 6))
+@settings(deadline=None, print_blob=True, max_examples=300)
+@given(
+    items=st.lists(st.tuples(items, st.binary(min_size=1, max_size=12)), max_size=6),
+    model_bytes=st.integers(0, 6),
+    push_bytes=st.integers(0, 9),
+)
 def test_any_items_are_messages_of_their_size_or_a_wire_error(
-    items: list[tuple[stream.Numbered, bytes]], model_bytes: int
+    items: list[tuple[stream.Numbered, bytes]], model_bytes: int, push_bytes: int
 ) -> None:
-    incoming = Incoming((11, 0, 1), model_bytes)
+    incoming = Incoming(Sizes((11, 0, 1), model_bytes, push_bytes, 7, piece_bytes))
     try:
         for header, body in items:
             match incoming.take(header, memoryview(body) if isinstance(header, Chunk) else None):
@@ -242,9 +387,18 @@ def test_any_items_are_messages_of_their_size_or_a_wire_error(
                     assert len(payload) == model_bytes > 0
                 case Propose(_, _, payload) | Accept(_, payload):
                     assert len(payload) == 11
+                case Push(_, _, payload):
+                    assert 1 <= len(payload) <= push_bytes
+                case Global(_, payload, _):
+                    assert len(payload) == 7
+                case Piece(_, phase, step, piece, payload):
+                    assert len(payload) == PIECE_BYTES[phase, step, piece]
             assert len(incoming._buffer) <= 11
     except WireError:
         pass
+
+
+# ---- Lost, repeated and broken
 
 
 messages = st.lists(
@@ -256,7 +410,12 @@ messages = st.lists(
     | st.just(Fetch())
     | st.builds(Model, st.integers(0, 9), st.binary(min_size=MODEL_BYTES, max_size=MODEL_BYTES))
     | st.builds(Propose, st.integers(0, 9), st.integers(0, 9), st.binary(min_size=11, max_size=11))
-    | st.builds(Accept, st.integers(0, 9), st.binary(min_size=11, max_size=11)),
+    | st.builds(Accept, st.integers(0, 9), st.binary(min_size=11, max_size=11))
+    | st.builds(Pull, st.none() | st.integers(0, 2**62 - 1))
+    | st.builds(Broken, st.integers(0, 9))
+    | st.builds(Push, st.integers(0, 2**62), st.integers(0, 2**62), st.binary(min_size=1, max_size=PUSH_BYTES))
+    | st.builds(Global, st.integers(0, 9), st.binary(min_size=GIVEN_BYTES, max_size=GIVEN_BYTES), st.integers(0, 9))
+    | st.sampled_from([Piece(2, "gather", 1, 0, b"sum"), Piece(2**62, "scatter", 0, 0, b"first")]),
     max_size=12,
 )
 
@@ -266,7 +425,7 @@ messages = st.lists(
 def test_every_message_arrives_once_and_in_order(messages: list[Message], seed: int) -> None:
     """The connection loses and repeats items, loses acknowledgements, and breaks; items keep their order."""
     random = Random(seed)
-    outgoing, incoming = Outgoing(), Incoming(SIZES, MODEL_BYTES)
+    outgoing, incoming = Outgoing(), Incoming(SIZES)
     forth: deque[stream.Item] = deque()
     back: deque[int] = deque()
     arrived: list[Message] = []

@@ -39,7 +39,7 @@ plain_headers = (
     | st.builds(Ack, numbers)
     | st.builds(Note, numbers, numbers, numbers)
 )
-chunks = st.builds(Chunk, numbers, numbers, numbers, numbers, numbers)
+chunks = st.builds(Chunk, numbers, numbers, numbers, numbers, numbers, numbers)
 
 
 @given(header=plain_headers)
@@ -60,7 +60,7 @@ def test_a_chunk_comes_back_with_its_bytes(chunk: Chunk, body: bytes) -> None:
 
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES])
 def test_the_smallest_and_the_largest_chunk(size: int) -> None:
-    _, body = decode([encode(Chunk(0, 0, 0, 0, 0)), bytes(size)])
+    _, body = decode([encode(Chunk(0, 0, 0, 0, 1, 0)), bytes(size)])
     assert body is not None
     assert len(body) == size
 
@@ -68,7 +68,7 @@ def test_the_smallest_and_the_largest_chunk(size: int) -> None:
 @pytest.mark.parametrize("size", [0, CHUNK_BYTES + 1])
 def test_chunks_that_are_no_chunks(size: int) -> None:
     with pytest.raises(WireError, match=f"a chunk of {size} bytes"):
-        decode([encode(Chunk(0, 0, 0, 0, 0)), bytes(size)])
+        decode([encode(Chunk(0, 0, 0, 0, 1, 0)), bytes(size)])
 
 
 @pytest.mark.parametrize("count", [0, 3, 1000])
@@ -88,14 +88,14 @@ WRONG = {
     "nothing": (b"", "not msgpack"),
     "cut off": (encode(Beat(1))[:-1], "not msgpack"),
     "more after the end": (encode(Beat(1)) + b"\x00", "not msgpack"),
-    "invalid UTF-8": (b"\x92\xa9earshot-2\xa2\xff\xfe", "not msgpack"),
+    "invalid UTF-8": (b"\x92\xa9earshot-3\xa2\xff\xfe", "not msgpack"),
     "a number": (b"\x07", "another protocol or version"),
     "a map": (bytes(msgpack.packb({"kind": "beat"})), "another protocol or version"),
-    "another version": (packed("earshot-1", "beat", 1), "another protocol or version"),
+    "another version": (packed("earshot-2", "beat", 1), "another protocol or version"),
     "no kind": (packed(VERSION), "another protocol or version"),
     "an unknown kind": (packed(VERSION, "shout", 1), "unknown kind 'shout'"),
     "a kind that is no text": (packed(VERSION, ["beat"], 1), "unknown kind"),
-    "a field too few": (packed(VERSION, "chunk", 1, 2, 3, 4), "4 fields instead of 5"),
+    "a field too few": (packed(VERSION, "chunk", 1, 2, 3, 4), "4 fields instead of 6"),
     "a field too many": (packed(VERSION, "beat", 1, 2), "2 fields instead of 1"),
     "a negative number": (packed(VERSION, "beat", -1), "round is int or out of range"),
     "a number beyond all rounds": (packed(VERSION, "ack", 2**63), "next is int or out of range"),
@@ -107,8 +107,12 @@ WRONG = {
     "a note of a round that is text": (packed(VERSION, "note", 3, 0, "4"), "note whose value is str"),
     "a note of a kind that is text": (packed(VERSION, "note", 3, "skip", 4), "note whose what is str"),
     "a note without a place": (packed(VERSION, "note", None, 0, 4), "note whose sequence is NoneType"),
-    "a chunk of a negative kind": (packed(VERSION, "chunk", 0, -1, 0, 0, 0), "chunk whose what is int or out"),
-    "a chunk of a kind that is text": (packed(VERSION, "chunk", 0, "data", 0, 0, 0), "chunk whose what is str"),
+    "a chunk of a negative kind": (packed(VERSION, "chunk", 0, -1, 0, 0, 1, 0), "chunk whose what is int or out"),
+    "a chunk of a kind that is text": (packed(VERSION, "chunk", 0, "data", 0, 0, 1, 0), "chunk whose what is str"),
+    "a chunk as it was before it told its size": (packed(VERSION, "chunk", 0, 0, 0, 0, 0), "5 fields instead of 6"),
+    "a chunk of a negative size": (packed(VERSION, "chunk", 0, 4, 1, 0, -1, 0), "chunk whose size is int or out"),
+    "a chunk of a size beyond all": (packed(VERSION, "chunk", 0, 4, 1, 0, 2**63, 0), "chunk whose size is int or out"),
+    "a chunk of a size that is a fraction": (packed(VERSION, "chunk", 0, 4, 1, 0, 1.5, 0), "chunk whose size is float"),
     "a negative incarnation": (packed(VERSION, "hello", 1, -1, "b", "", {}), "hello whose incarnation is int or out"),
     "an incarnation that is text": (packed(VERSION, "welcome", 1, "2", {}), "welcome whose incarnation is str"),
     "an incarnation beyond all": (packed(VERSION, "refuse", "no", 2**62 + 1), "refuse whose incarnation is int or out"),
@@ -116,7 +120,7 @@ WRONG = {
     "a session that is a number": (packed(VERSION, "hello", 1, 0, "b", 7, {}), "hello whose knows is int"),
     "a long session": (packed(VERSION, "hello", 1, 0, "b", "x" * (TEXT_CHARACTERS + 1), {}), "knows is str or out"),
     "nil": (packed(VERSION, "ack", None), "next is NoneType"),
-    "a date": (b"\x93\xa9earshot-2\xa4beat\xd6\xff\x00\x00\x00\x01", "round is Timestamp"),
+    "a date": (b"\x93\xa9earshot-3\xa4beat\xd6\xff\x00\x00\x00\x01", "round is Timestamp"),
     "a greeting that is no table": (packed(VERSION, "hello", 1, 0, "b", "", [1]), "greeting is tuple"),
     "a greeting with numbers as keys": (packed(VERSION, "welcome", 1, 0, {1: 2}), "not msgpack"),
     "a greeting with bytes as keys": (packed(VERSION, "welcome", 1, 0, {b"a": 2}), "greeting is dict or out of range"),
@@ -178,7 +182,7 @@ BOMBS = {
     "arrays of arrays": b"\x91" * HEADER_BYTES,
     "arrays of arrays, and an end": b"\x91" * 60_000 + b"\x00",
     "arrays within bounds, nested": (b"\xdc\x01\x00" * 10_000) + b"\x80" * 30_000,
-    "a greeting of empty maps": b"\x95\xa9earshot-2\xa7welcome\x01\x00\x81\xa1x" + b"\xdc\x01\x00" + b"\x80" * 0x100,
+    "a greeting of empty maps": b"\x95\xa9earshot-3\xa7welcome\x01\x00\x81\xa1x" + b"\xdc\x01\x00" + b"\x80" * 0x100,
     "long lists": b"\xdc\x01\x00" + (b"\xdc\x01\x00" + b"\x80" * 0x100) * 0x100,
 }
 

@@ -94,6 +94,76 @@ def test_a_new_connection_begins_with_an_empty_queue_both_ways() -> None:
     assert send(slow, 0, 2)[0] > 8.0
 
 
+# ---- The lines of machines
+
+
+LINE: dict[str, Any] = {"node_mbps": 1}
+"""A line on which a message takes 1 ms, each way."""
+
+
+def test_one_sender_has_one_line_for_all_that_it_sends() -> None:
+    here = world(Link(latency_ms=20), **LINE)
+    assert alike([send(here, 0, b)[0] for b in (1, 2, 3)], [0.021, 0.022, 0.023])
+
+
+def test_one_receiver_has_one_line_for_all_that_it_is_sent() -> None:
+    here = world(Link(latency_ms=20), **LINE)
+    assert alike([send(here, a, 0)[0] for a in (1, 2, 3)], [0.021, 0.022, 0.023])
+
+
+def test_in_a_ring_each_sends_and_receives_at_once() -> None:
+    here = world(**LINE)
+    for step in range(3):
+        assert alike([send(here, i, (i + 1) % 4, step / 1000)[0] for i in range(4)], [(step + 1) / 1000] * 4)
+
+
+def test_all_to_all_takes_what_one_line_has_to_carry_whatever_the_order() -> None:
+    here = world(**LINE)
+    arrivals = [send(here, a, b)[0] for a in range(5) for b in range(5) if a != b]
+    assert max(arrivals) == pytest.approx(0.004, abs=1e-12)
+
+
+def test_a_line_that_was_idle_is_free_and_one_that_was_not_is_waited_for() -> None:
+    here = world(**LINE)
+    send(here, 0, 1)
+    assert alike(send(here, 0, 2, 0.0005), [0.002])
+    assert alike(send(here, 0, 3, 0.5), [0.501])
+    assert alike(send(here, 4, 5, 0.5), [0.501])
+
+
+def test_a_link_of_its_own_may_be_slower_than_the_lines_and_then_it_counts() -> None:
+    here = world(own={(0, 1): Link(bandwidth_mbps=0.25)}, **LINE)
+    assert alike([send(here, 0, b)[0] for b in (1, 2)], [0.004, 0.002])
+    assert alike(send(here, 3, 1), [0.002])  # the slow one has been through the receiver's line, too
+
+
+def test_lines_keep_the_order_of_each_link() -> None:
+    here = world(Link(bandwidth_mbps=2), jitter_ms=3, **LINE)
+    found: dict[tuple[int, int], list[float]] = {}
+    for i in range(200):
+        pair = (i % 3, 3 + i * i % 4)
+        found.setdefault(pair, []).extend(send(here, *pair, i * 0.0007))
+    assert len(found) > 4
+    assert all(arrivals == sorted(arrivals) for arrivals in found.values())
+
+
+def test_a_new_connection_does_not_free_the_lines_of_its_machines() -> None:
+    here = world(Link(bandwidth_mbps=1), **LINE)
+    send(here, payload_bytes=10**6)
+    here.new_connection(0, 1)
+    assert send(here)[0] > 8.0
+    assert send(here, 0, 2)[0] > 8.0
+
+
+def test_two_in_one_process_hear_each_other_at_once_and_share_nothing() -> None:
+    local = Link(is_local=True)
+    wild: dict[str, Any] = {"jitter_ms": 50, "duplicate": 0.5, "reorder": 0.5}
+    here = world(Link(latency_ms=20, loss=0.5), own={(0, 1): local, (1, 0): local}, **LINE, **wild)
+    assert [send(here, 0, 1, 2.0, 10**9) for _ in range(50)] == [[2.0]] * 50
+    assert [send(here, 1, 0, 2.0, 10**9, is_last=True) for _ in range(50)] == [[2.0]] * 50
+    assert min(send(here, 0, 2, 2.0, insists=True)) < 3.0
+
+
 # ---- Jitter
 
 

@@ -9,39 +9,54 @@ pull:
     c   <- c + sum_i e_i      for all at once, after a barrier   (the centre, synchronous)
     c   <- c + e_i            when worker i comes by             (the centre, asynchronous)
 
-The synchronous centre is a `Server` as well: sgd of rate n alpha (beta in the paper) on c - mean_i x_i. With H local
-steps between two exchanges delta_i is what they found, starting from x_i. Where the peers' optima differ, neither the
-workers nor the centre end at that of the mean loss.
+So both use the same e_i, a worker that has pushed x_i is given the centre as it was before it was pulled: the
+centre is `Elastic`, and the worker `ElasticWorker` in beside.py. With H local steps between two exchanges delta_i is
+what they found, starting from x_i. Where the peers' optima differ, neither the workers nor the centre end at that of
+the mean loss.
 """
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
+
+from peer.algorithms.algorithm import State
+from peer.algorithms.server import check_alike
 
 
 def pull(x: Tensor, centre: Tensor, alpha: float) -> Tensor:
     """Return e = alpha (x - c) for a worker's parameters, (d,), or those of n workers, (n, d), and the centre's, (d,).
 
-    Where the centre answers a worker, both have to use the same e: so x + c, or sum_i x_i + c, stays as it is.
+    Where both use the same e, x + c, or sum_i x_i + c, stays as it is.
     """
     assert x.dtype == centre.dtype, f"{x.dtype} and {centre.dtype}"  # torch would cast silently
     return alpha * (x - centre)
 
 
-def worker(x: Tensor, pulled: Tensor, delta: Tensor) -> Tensor:
-    """Return the worker's parameters, (..., d), after the pull e and what its local steps found, delta = -lr g."""
-    return x - pulled + delta
+@dataclass(frozen=True)
+class Elastic:
+    """The centre, as an `Optimiser` of what was pushed: c <- c - alpha g, with g = sum_i (c - x_i), (..., d).
 
+    g is a sum, not a mean: over the workers of a round, or over the one that came by. Its terms are differences to the
+    centre as it is now, `params`, whichever version a worker was given last.
+    """
 
-def centre_synchronous(centre: Tensor, pulled: Tensor) -> Tensor:
-    """Return the centre's parameters, (d,), after the pulls of all workers at once, (n, d), summed in their order."""
-    total = pulled[0]
-    for each in pulled[1:]:
-        total = total + each
-    return centre + total
+    alpha: float
 
+    def init(self, x: Tensor) -> State:
+        return {"x": x, "before": x}
 
-def centre_asynchronous(centre: Tensor, pulled: Tensor) -> Tensor:
-    """Return the centre's parameters, (d,), after the pull of one worker, (d,)."""
-    return centre + pulled
+    def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
+        """Return the state after the pull. `factor` is not used: alpha is no learning rate, and the workers' pull is
+        the same."""
+        check_alike(state["x"], g)
+        return {"x": torch.sub(state["x"], g, alpha=self.alpha), "before": state["x"]}
+
+    def params(self, state: State) -> Tensor:
+        return state["x"]
+
+    def given(self, state: State) -> Tensor:
+        return state["before"]
 
 
 def alpha_limit(lr: float, curvature: float = 1.0, workers: int = 1) -> float:

@@ -1,18 +1,22 @@
 """The coordinator's half: what it does with what the peers push.
 
-What arrives is `combined`, which points uphill: it is subtracted. n_i are rows, p_i the weights, w_i = w + delta_i what
-peer i has made of the parameters w by its local steps:
+A push u points uphill: it is subtracted. n_i are rows, p_i the weights, w_i = w + delta_i what peer i has made of the
+parameters w by its local steps:
 
-    gradients    combined = sum_i p_i g_i
-    models       combined = sum_i p_i (w - w_i) = -sum_i p_i delta_i      (the pseudo-gradient of Reddi et al. 2021)
+    gradients    u_i = g_i                  FedSGD with sgd and the task's lr
+    models       u_i = w - w_i = -delta_i   (the pseudo-gradient of Reddi et al. 2021): FedAvg with sgd and lr = 1
     p_i          n_i / N (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
                  Data"), or 1 / count
-    then         w <- w - lr step(combined)      step(g) = g is sgd: FedSGD with the task's lr, FedAvg with lr = 1
+    then         g = sum_i p_i s(tau_i) u_i,    w <- w - lr step(g)
 
-`Immediate` takes a step for everything that arrives, be it a round's sum or one peer's gradient; `Buffered` one step
-for K. What tau other updates have overtaken is scaled by s(tau) first, see `staleness_scale`. An optimiser says how a
-step is made. Its instances hold settings only, as those of an algorithm do; all that changes is in the state, where
-tensors end in the parameter axis and have the dtype of the parameters, but for a count.
+tau_i are the updates that have overtaken push i, and s their scale, see `staleness_scale`; a push of its own round has
+tau = 0. How many pushes make an update is not said here: all of a round, each one for itself with p = 1, or K of them
+with p = 1 / K. The last is FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation",
+algorithm 1. It divides by K and not by the sum of the scales, so that stale pushes make a shorter step.
+
+An optimiser says how a step is made. Its instances hold settings only, as those of an algorithm do; all that changes
+is in the state, where tensors end in the parameter axis and have the dtype of the parameters, but for a count. So a
+copy of the state's tensors is a checkpoint.
 """
 
 from abc import ABC, abstractmethod
@@ -31,31 +35,24 @@ Staleness = Literal["constant", "inverse", "inverse_sqrt"]
 Variant = Literal["paper", "zero_start", "flower"]
 
 
-class Server(Protocol):
-    """The parameters that all peers share, and what becomes of them."""
-
-    def init(self, x: Tensor) -> State:
-        """Return the state before the first update from the initial parameters, (..., d)."""
-        ...
-
-    def apply(self, state: State, combined: Tensor, staleness: int = 0) -> State:
-        """Take in what has arrived, (..., d), computed at parameters that are `staleness` versions old."""
-        ...
-
-    def params(self, state: State) -> Tensor:
-        """Return the parameters, (..., d)."""
-        ...
-
-
 class Optimiser(Protocol):
-    """How one step is made. Its state holds the parameters as "x"."""
+    """How one step is made, and what is made of it. No step changes a tensor of the state before."""
 
     def init(self, x: Tensor) -> State:
         """Return the state before the first step from the initial parameters, (..., d)."""
         ...
 
-    def step(self, state: State, g: Tensor) -> State:
-        """Return the state after one step downhill of g, (..., d)."""
+    def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
+        """Return the state after one step downhill of g, (..., d); a schedule's `factor` multiplies the learning
+        rate."""
+        ...
+
+    def params(self, state: State) -> Tensor:
+        """Return the coordinator's parameters, (..., d)."""
+        ...
+
+    def given(self, state: State) -> Tensor:
+        """Return what workers are given, (..., d)."""
         ...
 
 
@@ -110,65 +107,21 @@ def fixed_delay_limit(delay: int) -> float:
     return 2 * sin(pi / (2 * (2 * delay + 1)))
 
 
-# ---- When a step is taken
-
-
-@dataclass(frozen=True)
-class Immediate:
-    """One step for each that arrives: step(s(tau) combined)."""
-
-    optimiser: Optimiser
-    staleness: Staleness = "constant"
-
-    def init(self, x: Tensor) -> State:
-        return self.optimiser.init(x)
-
-    def apply(self, state: State, combined: Tensor, staleness: int = 0) -> State:
-        _check_alike(state["x"], combined)
-        scale = staleness_scale(self.staleness, staleness)
-        return self.optimiser.step(state, combined if scale == 1.0 else combined * scale)
-
-    def params(self, state: State) -> Tensor:
-        return state["x"]
-
-
-@dataclass(frozen=True)
-class Buffered:
-    """FedBuff: one step for K = `size` that arrive: step(1/K sum_k s(tau_k) combined_k), summed as they come.
-
-    Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", algorithm 1. The sum is divided by
-    K and not by the sum of the scales, so that a buffer of stale updates makes a shorter step. tau counts steps, not
-    arrivals: `params` stays as it is until the buffer is full. Without staleness and with K = count it is FedAvg with
-    equal weights.
-    """
-
-    optimiser: Optimiser
-    size: int
-    staleness: Staleness = "inverse_sqrt"
-
-    def init(self, x: Tensor) -> State:
-        return self._emptied(self.optimiser.init(x))
-
-    def apply(self, state: State, combined: Tensor, staleness: int = 0) -> State:
-        _check_alike(state["x"], combined)
-        scale = staleness_scale(self.staleness, staleness)
-        buffer, filled = torch.add(state["buffer"], combined, alpha=scale), state["filled"] + 1
-        if int(filled) < self.size:
-            return state | {"buffer": buffer, "filled": filled}
-        return self._emptied(self.optimiser.step(state, buffer / self.size))
-
-    def params(self, state: State) -> Tensor:
-        return state["x"]
-
-    def _emptied(self, state: State) -> State:
-        return state | {"buffer": torch.zeros_like(state["x"]), "filled": _no_count()}
-
-
 # ---- How a step is made
 
 
+class _Held:
+    """The parameters are in the state as "x", and workers are given them as they are."""
+
+    def params(self, state: State) -> Tensor:
+        return state["x"]
+
+    def given(self, state: State) -> Tensor:
+        return state["x"]
+
+
 @dataclass(frozen=True)
-class Sgd:
+class Sgd(_Held):
     """x <- x - lr g."""
 
     lr: float
@@ -176,12 +129,13 @@ class Sgd:
     def init(self, x: Tensor) -> State:
         return {"x": x}
 
-    def step(self, state: State, g: Tensor) -> State:
-        return state | {"x": torch.sub(state["x"], g, alpha=self.lr)}
+    def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
+        check_alike(state["x"], g)
+        return state | {"x": torch.sub(state["x"], g, alpha=self.lr * factor)}
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(_Held):
     """b <- momentum b + g, x <- x - lr b: the heavy ball, in the form that torch.optim.SGD has.
 
     With models it is FedAvgM: Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated
@@ -194,13 +148,14 @@ class Momentum:
     def init(self, x: Tensor) -> State:
         return {"x": x, "momentum": torch.zeros_like(x)}
 
-    def step(self, state: State, g: Tensor) -> State:
+    def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
+        check_alike(state["x"], g)
         momentum = self.momentum * state["momentum"] + g
-        return state | {"x": torch.sub(state["x"], momentum, alpha=self.lr), "momentum": momentum}
+        return state | {"x": torch.sub(state["x"], momentum, alpha=self.lr * factor), "momentum": momentum}
 
 
 @dataclass(frozen=True)
-class _Adaptive(ABC):
+class _Adaptive(_Held, ABC):
     """m <- beta1 m + (1 - beta1) g, v <- second(v, g^2), x <- x - lr m / (sqrt(v) + tau), with m = 0 at first.
 
     Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2, where g is -Delta. `tau` is how adaptive it is:
@@ -222,17 +177,19 @@ class _Adaptive(ABC):
         v = torch.full_like(x, self.tau**2 if self.variant == "paper" else 0.0)
         return {"x": x, "m": torch.zeros_like(x), "v": v}
 
-    def step(self, state: State, g: Tensor) -> State:
+    def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
+        check_alike(state["x"], g)
         m = self.beta1 * state["m"] + (1 - self.beta1) * g
         v = self.second(state["v"], g * g)
-        return state | {"x": torch.sub(state["x"], m / (v.sqrt() + self.tau), alpha=self.rate(state)), "m": m, "v": v}
+        x = torch.sub(state["x"], m / (v.sqrt() + self.tau), alpha=self.rate(state) * factor)
+        return state | {"x": x, "m": m, "v": v}
 
     @abstractmethod
     def second(self, v: Tensor, squared: Tensor) -> Tensor:
         """Return the second moment, (..., d), from the one before and g^2."""
 
     def rate(self, state: State) -> float:
-        """Return the learning rate of this step."""
+        """Return the learning rate of this step, without a schedule's factor."""
         return self.lr
 
 
@@ -244,10 +201,9 @@ class Adam(_Adaptive):
         state = super().init(x)
         return state | {"steps": _no_count()} if self.variant == "flower" else state
 
-    def step(self, state: State, g: Tensor) -> State:
-        if self.variant != "flower":
-            return super().step(state, g)
-        return super().step(state | {"steps": state["steps"] + 1}, g)
+    def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
+        counted = {"steps": state["steps"] + 1} if self.variant == "flower" else {}
+        return super().step(state | counted, g, factor)
 
     def second(self, v: Tensor, squared: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * squared
@@ -277,12 +233,12 @@ class Adagrad(_Adaptive):
         return v + squared
 
 
+def check_alike(x: Tensor, g: Tensor) -> None:
+    """Refuse what is not of the parameters' shape and dtype: torch would broadcast and cast silently."""
+    assert x.shape == g.shape, f"{tuple(x.shape)} and {tuple(g.shape)}"
+    assert x.dtype == g.dtype, f"{x.dtype} and {g.dtype}"
+
+
 def _no_count() -> Tensor:
     """Return a count of zero, (1,): an integer, and on the CPU, as Python reads it."""
     return torch.zeros(1, dtype=torch.int64)
-
-
-def _check_alike(x: Tensor, combined: Tensor) -> None:
-    # torch would broadcast and cast silently
-    assert x.shape == combined.shape, f"{tuple(x.shape)} and {tuple(combined.shape)}"
-    assert x.dtype == combined.dtype, f"{x.dtype} and {combined.dtype}"

@@ -1,6 +1,7 @@
 """An experiment made ready to run: the topology, the mixing matrices, the algorithm and the task, all checked."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import networkx as nx
@@ -11,13 +12,21 @@ from scipy.sparse import csr_array, eye_array
 
 import topology
 from peer.algorithms.algorithm import Algorithm
-from peer.assembly.choice import algorithm_of, check_fitted, fitted, mixes_without_topology, shared_spans
+from peer.assembly.choice import (
+    algorithm_of,
+    check_fitted,
+    fitted,
+    mixes_without_topology,
+    pushes_gradients,
+    shared_spans,
+)
 from peer.assembly.demands import check_demands, check_round
 from peer.assembly.faults import Fault, faults_of
 from peer.assembly.ground import Ground, ground_of
 from peer.assembly.links import LinkTable, links_of
 from peer.assembly.speeds import Speeds, speeds_of
-from peer.experiment import Experiment
+from peer.errors import ConfigError
+from peer.experiment import Experiment, quorum_problem
 from peer.protocol.messages import Neighbourhood, PeerId
 from peer.task.layout import Layout
 from peer.task.local import Schedule
@@ -57,6 +66,37 @@ class Assembly:
         """Who ever hears whom in the topology."""
         return self.ground.graph
 
+    @cached_property
+    def coordinators(self) -> tuple[str, ...]:
+        """The coordinators' names, in the order of their numbers, which follow those of the peers."""
+        e = self.experiment
+        if not e.coordinates:
+            return ()
+        if e.coordinator.name in self.names:
+            return (f"coordinator@{e.coordinator.name}",)
+        return e.coordinator_entries()
+
+    @property
+    def coordinator_ids(self) -> range:
+        """The coordinators' numbers."""
+        return range(len(self.names), len(self.names) + len(self.coordinators))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all that exchange something: peers, then coordinators."""
+        return self.names + self.coordinators
+
+    def dials(self, me: PeerId, other: PeerId) -> bool:
+        """Say whether of two that both can be reached it is this one that dials: the later in node order, and every
+        worker its coordinators."""
+        n = len(self.names)
+        return other >= n if (me < n) != (other < n) else me > other
+
+    def host_of(self, node: PeerId) -> PeerId:
+        """Return in whose process a node is: its own, or that of a peer which is the coordinator, too."""
+        is_guest = node in self.coordinator_ids and self.experiment.coordinator.name in self.names
+        return self.names.index(self.experiment.coordinator.name) if is_guest else node
+
     @property
     def first_graph(self) -> nx.Graph:
         """Who hears whom in round 0."""
@@ -67,7 +107,8 @@ class Assembly:
     @cached_property
     def everyone(self) -> bool:
         """Whether the algorithm hears all peers with equal weight, whatever the topology."""
-        return not self.uses_topology and self.experiment.algorithm.name != "local"
+        e = self.experiment
+        return not self.uses_topology and e.algorithm.name != "local" and e.coordinator.mode == "none"
 
     @cached_property
     def uses_topology(self) -> bool:
@@ -109,8 +150,24 @@ class Assembly:
         return self._kept[key][me]
 
     def neighbours(self, me: PeerId) -> frozenset[PeerId]:
-        """Return all with whom a peer ever has to do."""
+        """Return all with whom a peer, or a coordinator, ever has to do."""
+        n = len(self.names)
+        if self.experiment.is_ring:
+            return frozenset({(me - 1) % n, (me + 1) % n} - {me})
+        if self.coordinators:
+            return frozenset(range(n) if me >= n else self.coordinator_ids)
         return self._ever[me]
+
+    @property
+    def exchange_graph(self) -> nx.Graph:
+        """Who has to do with whom, coordinators included."""
+        if self.experiment.coordinator.mode == "none":
+            return self.graph
+        nodes = range(len(self.nodes))
+        graph = nx.Graph()
+        graph.add_nodes_from(nodes)
+        graph.add_edges_from((a, b) for a in nodes for b in self.neighbours(a) if a < b)
+        return graph
 
     def fitted(self, layout: Layout) -> Algorithm:
         """Return the algorithm for flat parameters in this layout. Raises ConfigError for a share that is none."""
@@ -124,6 +181,8 @@ class Assembly:
     def messages_in(self, round: int) -> int:
         """Return how many payloads of one exchange travel in a round, all peers together."""
         n = len(self.names)
+        if self.experiment.coordinator.mode != "none":
+            return 0
         if self.everyone:
             return n * (n - 1)
         if self.experiment.algorithm.name == "adpsgd":  # to one neighbour and back, of each that has any
@@ -170,27 +229,44 @@ def assemble(experiment: Experiment, *, measures: bool = False) -> Assembly:
     """
     algorithm, ground = algorithm_of(experiment), ground_of(experiment, measures=measures)
     check_demands(experiment, algorithm, ground)
-    faults = faults_of(experiment, ground.names)
+    bare = Assembly(experiment, ground, algorithm, LinkTable(), Speeds(0), ())
+    check_coordinator(experiment, ground.names)
+    faults = faults_of(experiment, bare.nodes)
     if measures:  # real links and real steps: the files of the simulated ones need not be there
-        return Assembly(experiment, ground, algorithm, LinkTable(), Speeds(0), faults)
-    links, speeds = links_of(experiment, ground.names), speeds_of(experiment, ground.names)
-    return Assembly(experiment, ground, algorithm, links, speeds, faults)
+        return replace(bare, faults=faults)
+    within = {(node, host) for node in bare.coordinator_ids if (host := bare.host_of(node)) != node}
+    links, speeds = links_of(experiment, bare.nodes, within), speeds_of(experiment, ground.names)
+    return replace(bare, links=links, speeds=speeds, faults=faults)
+
+
+def check_coordinator(experiment: Experiment, names: Sequence[str]) -> None:
+    """Refuse a quorum that these peers cannot come to. Raises ConfigError."""
+    if problem := quorum_problem(experiment, len(names)):
+        raise ConfigError("coordinator.quorum", problem)
+
+
+def schedule_of(experiment: Experiment) -> Schedule:
+    """Return the schedule of local steps as the file has it."""
+    t = experiment.task
+    return Schedule(
+        lr=t.lr,
+        lr_schedule=t.lr_schedule,
+        warmup_rounds=t.warmup_rounds,
+        rounds=experiment.rounds,
+        momentum=t.momentum,
+        weight_decay=t.weight_decay,
+        proximal_mu=t.proximal_mu,
+        batch_size=t.batch_size,
+        local_steps=t.local_steps,
+    )
 
 
 def prepare_task(assembly: Assembly, only: PeerId | None = None) -> Task:
     """Load data and model and check them against the peers. `only` is the one peer whose own data are needed."""
     e = assembly.experiment
-    schedule = Schedule(
-        lr=e.task.lr,
-        lr_schedule=e.task.lr_schedule,
-        warmup_rounds=e.task.warmup_rounds,
-        rounds=e.rounds,
-        momentum=e.task.momentum,
-        weight_decay=e.task.weight_decay,
-        proximal_mu=e.task.proximal_mu,
-        batch_size=e.task.batch_size,
-        local_steps=e.task.local_steps,
-    )
+    schedule = schedule_of(e)
+    if pushes_gradients(e):  # a step of rate 1 moves by the gradient itself
+        schedule = replace(schedule, lr=1.0, lr_schedule="constant", warmup_rounds=0)
     own = {entry.name: entry.data for entry in e.peers}  # which may stand in another order than the nodes
     how = Partition(
         kind=e.task.partition,

@@ -40,13 +40,23 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
             return push_sum.PushSum()
         case "diloco", _:
             return _diloco(experiment)
+        case "easgd", _:
+            return dpsgd.AdaptThenCombine()  # beside a coordinator nobody mixes: see `coordination`
     return _given(experiment)
 
 
 def mixes_without_topology(experiment: Experiment) -> bool:
-    """Whether nobody gossips, or everybody with everybody, whatever the topology."""
+    """Whether nobody gossips, or everybody with everybody, whatever the topology; or there is a coordinator, or a ring
+    of its own."""
     a = experiment.algorithm
+    if experiment.coordinator.mode != "none":
+        return True
     return a.name in ("local", "exact") or (a.name == "diloco" and a.among != "neighbours")
+
+
+def pushes_gradients(experiment: Experiment) -> bool:
+    """Whether workers push the gradient itself, to which the server applies a learning rate and its schedule."""
+    return experiment.coordinates and not experiment.is_elastic and experiment.coordinator.aggregate == "gradients"
 
 
 def fitted(algorithm: Algorithm, experiment: Experiment, layout: Layout) -> Algorithm:

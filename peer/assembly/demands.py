@@ -50,6 +50,8 @@ def check_round(experiment: Experiment, algorithm: Algorithm, matrix: csr_array,
 
 def limit_warnings(experiment: Experiment, ground: Ground) -> list[str]:
     """Return what works, but not as one might think."""
+    if experiment.coordinator.mode != "none":
+        return []
     warnings = []
     if experiment.algorithm.name == "dpsgd" and "row" in _kinds(experiment, ground):
         warnings.append(
@@ -76,6 +78,8 @@ def stochasticities(ground: Ground) -> set[topology.Stochasticity]:
 
 def _misfit(experiment: Experiment, algorithm: Algorithm, ground: Ground) -> _Misfit | None:
     t, name = experiment.topology, experiment.algorithm.name
+    if experiment.coordinator.mode != "none":  # nobody mixes
+        return None
     if t.metric == "model" and not _says_parameters(experiment, algorithm):
         return _Misfit(
             "topology.metric",

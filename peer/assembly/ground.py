@@ -240,13 +240,13 @@ def _stated_count(experiment: Experiment) -> int | None:
 
 
 def _stated_positions(experiment: Experiment) -> NDArray[np.float64] | None:
-    positions = [entry.position for entry in experiment.peers if entry.position is not None]
+    positions = [entry.position for entry in experiment.peer_entries() if entry.position is not None]
     return np.array(positions) if positions else None
 
 
 def _places(experiment: Experiment, names: Sequence[str], net: topology.Net) -> NDArray[np.float64] | None:
     """Return where the peers stand, (n, 2), in node order: [[peers]] go before what the graph says."""
-    stated = {entry.name: entry.position for entry in experiment.peers if entry.position is not None}
+    stated = {entry.name: entry.position for entry in experiment.peer_entries() if entry.position is not None}
     return np.array([stated[name] for name in names]) if stated else net.positions
 
 
@@ -339,7 +339,7 @@ def _names(experiment: Experiment, names: tuple[str, ...], named: bool) -> tuple
             check_peer_name(name)
         except ValueError as error:
             raise topology.TopologyError("family", f"the node's name {error}") from None
-    entries = [entry.name for entry in experiment.peers]
+    entries = [entry.name for entry in experiment.peer_entries()]
     if not entries:
         return names
     if named and set(entries) != set(names):

@@ -6,8 +6,8 @@ as [network] has it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.assembly.lines import lines_of, number_in, numbered, unknown_peer
@@ -29,14 +29,16 @@ Pair = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Link:
     """One direction of a link. `bandwidth_mbps` is in 10^6 bits a second, 0 for no limit; `loss` is the share of
-    messages that do not arrive."""
+    messages that do not arrive. `is_local`: both ends are in one process, and nothing goes over a line."""
 
     latency_ms: float = 0.0
     bandwidth_mbps: float = 0.0
     loss: float = 0.0
+    is_local: bool = False
 
 
-FIGURES = tuple(f.name for f in fields(Link))
+FIGURES = ("latency_ms", "bandwidth_mbps", "loss")
+LOCAL = Link(is_local=True)
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,16 @@ def transmission_s(link: Link, payload_bytes: int) -> float:
     return (payload_bytes + HEADER_BYTES) * 8 / (link.bandwidth_mbps * 1e6)
 
 
-def links_of(experiment: Experiment, names: Sequence[str]) -> LinkTable:
-    """Read the links of an experiment. Raises ConfigError for what is wrong in the file, with its line."""
+def links_of(experiment: Experiment, names: Sequence[str], within: Iterable[Pair] = ()) -> LinkTable:
+    """Read the links of an experiment; `within` are pairs in one process.
+
+    Raises ConfigError for what is wrong in the file, with its line.
+    """
     network = experiment.network
     all_links = Link(network.latency_ms, network.bandwidth_mbps, network.loss)
-    if not network.file:
-        return LinkTable(all_links)
-    return LinkTable(all_links, _read(experiment.folder / Path(network.file).expanduser(), names, all_links))
+    path = experiment.folder / Path(network.file).expanduser()
+    own = _read(path, names, all_links) if network.file else {}
+    return LinkTable(all_links, own | {pair: LOCAL for a, b in within for pair in ((a, b), (b, a))})
 
 
 def _read(path: Path, names: Sequence[str], all_links: Link) -> dict[Pair, Link]:

@@ -7,10 +7,11 @@ something when its local steps are done, and goes on when it has heard everybody
     h_i = max(s_i, max over j heard by i of s_j + transmission + latency)      for each exchange; then s_i = h_i
     b_i = h_i                                                                  for the next round
 
-A link carries one message after another, and they arrive in that order. Jitter, losses and lognormal steps are drawn,
-for the wait is for the latest of several, and that one is later than the mean of each. Where nobody waits, each peer
-goes at its own pace. With a round deadline it is left out that a peer which lags by rounds is not told any more what
-it has missed.
+A link carries one message after another, and they arrive in that order; where a machine has a line of its own for all
+that it sends and is sent, a message waits for these, too: see peer/assembly/queues.py. Jitter, losses and lognormal
+steps are drawn, for the wait is for the latest of several, and that one is later than the mean of each. Where nobody
+waits, each peer goes at its own pace. With a round deadline it is left out that a peer which lags by rounds is not told
+any more what it has missed. Coordinators and the ring all-reduce are in files of their own.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from numpy.typing import NDArray
 
 from peer.assembly.assembly import Assembly
 from peer.assembly.links import RESEND_S, transmission_s
+from peer.assembly.pace_coordinator import seconds_beside_coordinators
+from peer.assembly.pace_ring import seconds_around_ring
+from peer.assembly.queues import alone_s, line_s
 from peer.seeds import stream
 
 ROUNDS, PEER_ROUNDS = 64, 100_000
@@ -36,10 +40,17 @@ Times = NDArray[np.float64]
 def seconds_per_round(assembly: Assembly, payload_bytes: Sequence[int]) -> float | None:
     """Return how many simulated seconds a round takes, once the first rounds are over.
 
-    `payload_bytes` are those of a message of each exchange. None where it is found out in the run who hears whom,
-    where it would take too long to say, and where neither steps nor links take any time.
+    `payload_bytes` are those of a message of each exchange; beside coordinators, of what a worker pushes in all and of
+    what it is given in all; in a ring, of all parameters. Where there are coordinators, a round is a version of theirs.
+    None where it is found out in the run who hears whom, where it would take too long to say, and where neither steps
+    nor links take any time.
     """
     experiment = assembly.experiment
+    if experiment.coordinates:
+        push_bytes, given_bytes = payload_bytes
+        return seconds_beside_coordinators(assembly, push_bytes, given_bytes) or None
+    if experiment.is_ring:
+        return seconds_around_ring(assembly, payload_bytes[0]) or None
     if experiment.topology.metric in ("rtt", "model") and assembly.uses_topology:
         return None
     if experiment.is_asynchronous:
@@ -56,7 +67,7 @@ def _too_many(assembly: Assembly) -> bool:
 
 def _all_alike(assembly: Assembly) -> bool:
     network = assembly.experiment.network
-    return not (assembly.links.own or network.jitter_ms or network.loss)
+    return not (assembly.links.own or network.jitter_ms or network.loss or network.node_mbps)
 
 
 def _without_waiting(assembly: Assembly, payload_bytes: int) -> float | None:
@@ -70,15 +81,15 @@ def _without_waiting(assembly: Assembly, payload_bytes: int) -> float | None:
 
 def _answered_s(assembly: Assembly, me: int, payload_bytes: int) -> float:
     """Return how long it takes on average until a neighbour, which is free, has answered; 0 without neighbours."""
-    others, links = sorted(assembly.neighbours(me)), assembly.links
-    jitter_s = assembly.experiment.network.jitter_ms / 1000
+    others, links, network = sorted(assembly.neighbours(me)), assembly.links, assembly.experiment.network
+    jitter_s = network.jitter_ms / 1000
     there_and_back_s = 0.0
     for other in others:
         round_trip_s = links.round_trip_ms(me, other) / 1000
         there_and_back_s += round_trip_s + jitter_s
         for link in (links.of(me, other), links.of(other, me)):
             losses = link.loss / (1 - link.loss)
-            there_and_back_s += transmission_s(link, payload_bytes) + losses * (round_trip_s + RESEND_S)
+            there_and_back_s += alone_s(link, network.node_mbps, payload_bytes) + losses * (round_trip_s + RESEND_S)
     return there_and_back_s / len(others) if others else 0.0
 
 
@@ -86,10 +97,10 @@ def _ends_of_rounds(assembly: Assembly, payload_bytes: Sequence[int]) -> float:
     n, experiment = len(assembly.names), assembly.experiment
     rounds = min(experiment.rounds or ROUNDS, ROUNDS, max(2, PEER_ROUNDS // n))
     deadline_s = experiment.transport.round_deadline_s or np.inf
-    draw, kept = stream(experiment.seed, "pace"), dict[int, "_Ears"]()
+    draw, kept, machines = stream(experiment.seed, "pace"), dict[int, "_Ears"](), _Machines(n)
     begun_s, ends_s = np.zeros(n), [0.0]
     for round in range(rounds):
-        ears = _ears(assembly, round, payload_bytes, kept)
+        ears = _ears(assembly, round, payload_bytes, kept, machines)
         said_s = begun_s + np.array([assembly.speeds.round_s(i, round) for i in range(n)])
         for exchange in range(len(payload_bytes)):
             heard_s = np.maximum(said_s, ears.latest(said_s, exchange, draw))
@@ -109,9 +120,46 @@ class _Ears(Protocol):
         ...
 
 
+class _Lines:
+    """Queues that messages of several links share, one for each machine: for what it sends, or for what it is sent."""
+
+    def __init__(self, machines: int) -> None:
+        self._free_s = np.full(machines, -np.inf)
+
+    def through_s(self, whose: NDArray[np.int64], given_s: Times, busy_s: float) -> Times:
+        """Return when each message, (E,), is through the line of machine `whose`, first come, first served.
+
+        The k-th of a line is through (k + 1) `busy_s` after that line was free, or (k + 1 - m) after its m-th came.
+        """
+        order = np.lexsort((given_s, whose))
+        line, given_s = whose[order], given_s[order]
+        is_first = np.diff(line, prepend=-1) != 0
+        first = np.flatnonzero(is_first)
+        row = np.cumsum(is_first) - 1
+        rank = np.arange(len(line)) - first[row]
+        begins_s = given_s - rank * busy_s
+        apart_s = row * (np.ptp(begins_s) + 1.0)  # so that one running maximum serves all lines
+        begins_s = np.maximum(np.maximum.accumulate(begins_s + apart_s) - apart_s, self._free_s[line])
+        through_s: Times = begins_s + (rank + 1) * busy_s
+        np.maximum.at(self._free_s, line, through_s)
+        found = np.empty_like(through_s)
+        found[order] = through_s
+        return found
+
+
+class _Machines:
+    """The lines of all peers' machines."""
+
+    def __init__(self, peers: int) -> None:
+        self.sending, self.hearing = _Lines(peers), _Lines(peers)
+
+
 @dataclass
 class _Edges:
-    """One entry for each link that is used in a round, (E,); transmissions for each exchange, (k, E)."""
+    """One entry for each link that is used in a round, (E,); transmissions for each exchange, (k, E).
+
+    `busy_s` is for how long a message of each exchange, (k,), keeps the line of a machine busy.
+    """
 
     senders: NDArray[np.int64]
     receivers: NDArray[np.int64]
@@ -121,6 +169,8 @@ class _Edges:
     loss: Times
     jitter_s: float
     resends: bool
+    machines: _Machines
+    busy_s: Sequence[float]
     free_s: Times = field(init=False)  # when a link has sent what it was given before
     last_s: Times = field(init=False)  # when that arrives
 
@@ -128,8 +178,7 @@ class _Edges:
         self.free_s = self.last_s = np.full(len(self.senders), -np.inf)
 
     def latest(self, said_s: Times, exchange: int, draw: np.random.Generator) -> Times:
-        self.free_s = np.maximum(self.free_s, said_s[self.senders]) + self.transmission_s[exchange]
-        there_s = self.free_s + self.latency_s
+        there_s = self._departed(said_s[self.senders], exchange) + self.latency_s
         if self.jitter_s:
             there_s += draw.uniform(0.0, self.jitter_s, len(there_s))
         if self.loss.any():
@@ -143,6 +192,17 @@ class _Edges:
         found = np.full(len(said_s), -np.inf)
         np.maximum.at(found, self.receivers, there_s)
         return found
+
+    def _departed(self, given_s: Times, exchange: int) -> Times:
+        """Return when each message, (E,), has left its queues."""
+        self.free_s = np.maximum(self.free_s, given_s) + self.transmission_s[exchange]
+        departs_s: Times = self.free_s
+        busy_s = self.busy_s[exchange]
+        if busy_s and len(given_s):
+            out_s = self.machines.sending.through_s(self.senders, given_s, busy_s)
+            in_s = self.machines.hearing.through_s(self.receivers, given_s, busy_s)
+            departs_s = np.maximum(departs_s, np.maximum(out_s, in_s))
+        return departs_s
 
 
 @dataclass
@@ -159,7 +219,9 @@ class _Everyone:
         return others + (self.transmission_s[exchange] + self.latency_s)
 
 
-def _ears(assembly: Assembly, round: int, payload_bytes: Sequence[int], kept: dict[int, _Ears]) -> _Ears:
+def _ears(
+    assembly: Assembly, round: int, payload_bytes: Sequence[int], kept: dict[int, _Ears], machines: _Machines
+) -> _Ears:
     """Return what is heard in a round; `kept` holds those of the rounds before, by their place in the period."""
     place = round % assembly.period if assembly.period else round
     if place not in kept:
@@ -167,13 +229,13 @@ def _ears(assembly: Assembly, round: int, payload_bytes: Sequence[int], kept: di
             link = assembly.links.all
             kept[place] = _Everyone([transmission_s(link, size) for size in payload_bytes], link.latency_ms / 1000)
         else:
-            kept[place] = _edges(assembly, round, payload_bytes)
+            kept[place] = _edges(assembly, round, payload_bytes, machines)
     return kept[place]
 
 
-def _edges(assembly: Assembly, round: int, payload_bytes: Sequence[int]) -> _Edges:
+def _edges(assembly: Assembly, round: int, payload_bytes: Sequence[int], machines: _Machines) -> _Edges:
     receivers, senders = _heard(assembly, round)
-    links = assembly.links
+    links, network = assembly.links, assembly.experiment.network
     if links.own:
         there = [links.of(j, i) for i, j in zip(receivers.tolist(), senders.tolist(), strict=True)]
         back = [links.of(i, j) for i, j in zip(receivers.tolist(), senders.tolist(), strict=True)]
@@ -191,8 +253,10 @@ def _edges(assembly: Assembly, round: int, payload_bytes: Sequence[int]) -> _Edg
         each([link.latency_ms / 1000 for link in there]),
         each([(a.latency_ms + b.latency_ms) / 1000 for a, b in zip(there, back, strict=True)]),
         each([link.loss for link in there]),
-        assembly.experiment.network.jitter_ms / 1000,
+        network.jitter_ms / 1000,
         resends=not assembly.experiment.transport.round_deadline_s,  # for then it would come too late
+        machines=machines,
+        busy_s=[line_s(network.node_mbps, n_bytes) for n_bytes in payload_bytes],
     )
 
 

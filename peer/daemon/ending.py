@@ -8,6 +8,15 @@ from peer.record import Row
 from peer.require import parse_stop
 
 
+def has_barriers(experiment: Experiment) -> bool:
+    """Whether nobody goes on after an evaluation before all have been judged: not where somebody would be waited for
+    who is held there."""
+    e = experiment
+    is_one_model = not e.is_elastic and e.coordinator.servers == 1 and e.algorithm.buffers == "average"
+    waits = e.coordinator.mode in ("none", "sync", "quorum", "ring") or is_one_model
+    return bool(e.stop_when) and not e.is_asynchronous and waits
+
+
 class Ending:
     """What the experiment says of its end, for so many peers."""
 
@@ -21,7 +30,7 @@ class Ending:
     @property
     def has_barriers(self) -> bool:
         """Whether nobody goes on after an evaluation before all have been judged."""
-        return self._stop_when is not None and not self._experiment.is_asynchronous
+        return has_barriers(self._experiment)
 
     def judge(self, entry: Row) -> None:
         """Take in an entry of the history."""

@@ -1,12 +1,13 @@
-"""`earshot up`: every peer as a daemon process on this host, watched by this one.
+"""`earshot up`: every peer, and every coordinator, as a daemon process on this host, watched by this one.
 
 On Linux the daemons are forked from this process, which has imported torch and prepared the task once, but has
-touched no socket, thread or GPU. Elsewhere they are spawned and prepare themselves.
+touched no socket, thread or GPU. Elsewhere they are spawned and prepare themselves. A coordinator whose process is gone
+is started again, at the same address and from what it had saved.
 """
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -19,13 +20,16 @@ import numpy as np
 import torch
 
 from peer.assembly import Assembly
-from peer.daemon.child import run_child
+from peer.assembly.coordination import judges_copies
+from peer.daemon.child import Place, run_child
 from peer.daemon.ending import Ending
 from peer.daemon.pipe import Pipe
 from peer.entries import Entries, Judged
 from peer.history import Figures, History, earliest
-from peer.record import Divergence, Ended, PeerScore, Row, Staleness, metric_row, round_seconds
+from peer.record import Divergence, Ended, PeerScore, Row, Staleness, listed, metric_row, round_seconds
 from peer.task.task import Task
+
+LISTEN = "tcp://127.0.0.1:*"
 
 STOP_S = 9.5
 """How long stopped daemons have to end before they are killed."""
@@ -33,12 +37,15 @@ STOP_S = 9.5
 SETTLE_S = 3.0
 """How long the other peers have to finish the round in which one has diverged."""
 
+RESTARTS = 3
+"""How often a coordinator is started again."""
+
 FORKS = sys.platform == "linux"
 
 
 @dataclass
 class PeerView:
-    """What the parent knows of one daemon."""
+    """What the parent knows of one node, a peer or a coordinator."""
 
     name: str
     process: BaseProcess
@@ -49,6 +56,7 @@ class PeerView:
     end: dict[str, Any] | None = None
     gone: bool = False  # its process has ended
     diverged_round: int | None = None
+    restarts: int = 0
 
     @property
     def is_lost(self) -> bool:
@@ -96,7 +104,9 @@ class Host:
         self._entries = Entries()
         every = assembly.experiment.record.params == "every"
         gossiped = assembly.shared_columns(task.layout)
-        self._history = History(assembly.names, every, gossiped, observers.entry)
+        self._history = History(assembly.nodes, every, gossiped, observers.entry)
+        self._is_one_model = bool(assembly.coordinators) and not judges_copies(assembly)
+        self._parts: dict[int, dict[int, bytes]] = {}  # by version, what each coordinator's parameters were
         self._ending = Ending(assembly.experiment, len(assembly.names))
         self._told_s: float | None = None  # when everybody was told where the others are
         self._judged: set[int] = set()  # peers that have been judged at all
@@ -134,21 +144,49 @@ class Host:
 
     def _start(self) -> None:
         torch.set_num_threads(1)  # a thread pool would not survive the fork
-        context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
-        listen, self._stop_line = context.Pipe(duplex=False)
-        for i, name in enumerate(self.assembly.names):
-            ours, theirs = (Pipe(end) for end in context.Pipe())
-            inherited = [self._stop_line, *(p.pipe for p in self.peers), ours] if self._forks else []
-            prepared = (self.assembly, self._task) if self._forks else None
-            process = context.Process(
-                target=run_child,
-                args=(i, theirs, listen, inherited, self.assembly.experiment, prepared, self._run_folder),
-                name=name,
-            )
-            process.start()
-            theirs.connection.close()
-            self.peers.append(PeerView(name, process, ours))
-        listen.close()
+        self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
+        self._listen, self._stop_line = self._context.Pipe(duplex=False)
+        nodes = range(len(self.assembly.nodes))
+        views: dict[int, PeerView] = {}
+        for host in nodes:
+            inside = [node for node in nodes if self.assembly.host_of(node) == host]
+            if inside:
+                open_here = [view.pipe for view in views.values()]
+                views |= self._start_process(dict.fromkeys(inside, LISTEN), open_here)
+        self.peers = [views[node] for node in nodes]
+
+    def _start_process(self, listen: Mapping[int, str], open_here: Sequence[Pipe]) -> dict[int, PeerView]:
+        """Start one process with these nodes, by where each binds. `open_here` are the pipes to the other processes."""
+        names = self.assembly.nodes
+        ends = {node: tuple(Pipe(end) for end in self._context.Pipe()) for node in listen}
+        inherited = [self._stop_line, *open_here, *(ours for ours, _ in ends.values())] if self._forks else []
+        places = [Place(node, ends[node][1], where) for node, where in listen.items()]
+        prepared = (self.assembly, self._task) if self._forks else None
+        process = self._context.Process(
+            target=run_child,
+            args=(places, self._listen, inherited, self.assembly.experiment, prepared, self._run_folder),
+            name=names[places[0].me],
+        )
+        process.start()
+        for place in places:
+            place.pipe.connection.close()
+        return {node: PeerView(names[node], process, ours) for node, (ours, _) in ends.items()}
+
+    def _start_again(self, i: int) -> bool:
+        """Start a coordinator again whose process is gone, where it can go on; returns whether it was."""
+        peer, e = self.peers[i], self.assembly.experiment
+        is_own = i in self.assembly.coordinator_ids and self.assembly.host_of(i) == i
+        if not is_own or self._stopped_s is not None or peer.endpoint is None or peer.restarts == RESTARTS:
+            return False
+        if self._run_folder is None and e.rounds:  # it would begin from nothing, and what workers know be void
+            return False
+        open_here = [other.pipe for other in self.peers if other.pipe.is_open]
+        view = self._start_process({i: peer.endpoint}, open_here)[i]
+        view.restarts, view.progress, view.score = peer.restarts + 1, peer.progress, peer.score
+        self.peers[i] = view
+        self.observers.alert(view.name, "is started again, from what it had saved")
+        self.observers.event("restarted", peer=view.name)
+        return True
 
     # ---- Following
 
@@ -172,7 +210,8 @@ class Host:
                     self.observers.alert(peer.name, f"its process ended ({_exit_text(peer.process.exitcode)})")
                     for other in self.peers:
                         other.pipe.send("gone", peer=i)
-                    self._tell_endpoints()
+                    if not self._start_again(i):
+                        self._tell_endpoints()
         self._flush()
 
     def _tell_endpoints(self) -> None:
@@ -187,23 +226,19 @@ class Host:
         match kind:
             case "bound":
                 peer.endpoint = fields["endpoint"]
-                self._tell_endpoints()
+                if self._told_s is None:
+                    self._tell_endpoints()
+                else:  # it has been started again
+                    peer.pipe.send("endpoints", endpoints=[p.endpoint for p in self.peers])
             case "progress":
                 peer.progress = fields
             case "figures":
-                score = _score(fields)
-                peer.score = score
-                figures = Figures(score, np.frombuffer(fields["params"], dtype=self._dtype))
-                at = {"payload_bytes_sent": fields["payload_bytes"], "seconds": round_seconds(self._seconds)}
-                self._judged.add(i)
-                if fields["is_last"]:
-                    self._last[i] = Judged(figures, at)
-                else:
-                    self._entries.add(i, fields["round"], Judged(figures, at))
-                seconds = monotonic() - self._began_s
-                self.observers.metric(metric_row(peer.name, fields["round"], score, seconds, fields["payload_bytes"]))
+                self._take_figures(i, peer, fields)
+            case "updated" if self._stopped_s is None:
+                sender = self.assembly.names[fields.pop("sender")]
+                self.observers.event("update", peer=sender, **fields)
             case "alert" if self._stopped_s is None:  # once stopped, everybody sees everybody leave
-                names = self.assembly.names
+                names = self.assembly.nodes
                 text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]} {fields['text']}"
                 self.observers.alert(peer.name, text)
                 self.observers.event("alert", peer=peer.name, text=text)
@@ -212,7 +247,7 @@ class Host:
                     self._gave_up.add((i, fields["peer"]))
                 if fields["kind"] == "joined":
                     self._gave_up.discard((i, fields["peer"]))
-                neighbour = None if fields["peer"] is None else self.assembly.names[fields["peer"]]
+                neighbour = None if fields["peer"] is None else self.assembly.nodes[fields["peer"]]
                 self.observers.event(fields["kind"], peer=peer.name, neighbour=neighbour, reason=fields["reason"])
             case "did":
                 self.observers.event("did", peer=peer.name, **fields["entry"])
@@ -223,6 +258,41 @@ class Host:
                 peer.end = fields
                 if fields.get("diverged_round") is not None:
                     self._note_divergence(Divergence(fields["diverged_round"], peer.name))
+
+    def _take_figures(self, i: int, peer: PeerView, fields: dict[str, Any]) -> None:
+        """Take in what was judged: a peer by itself, or by a coordinator all of them, or only what its parameters are.
+        """
+        round, payload_bytes = fields["round"], fields["payload_bytes"]
+        if i in self.assembly.coordinator_ids:
+            self._parts.setdefault(round, {})[i] = fields["params"]
+        scores = [PeerScore(**score) for score in fields["scores"]]
+        if not scores:
+            return
+        params, seconds = np.frombuffer(fields["params"], dtype=self._dtype), monotonic() - self._began_s
+        at = {"payload_bytes_sent": payload_bytes, "seconds": round_seconds(self._seconds)}
+        if len(scores) == 1 and i < len(self.assembly.names):
+            judged = {i: Judged(Figures(scores[0], params), at)}
+        else:
+            everyone = range(len(self.assembly.names))
+            at["payload_bytes_sent"] = payload_bytes + self._payload_bytes(everyone)
+            judged = {j: Judged(Figures(scores[j], params), at) for j in everyone}
+        for j, one in judged.items():
+            self.peers[j].score = one.figures.score
+            self._judged.add(j)
+            name = self.assembly.names[j]
+            self.observers.metric(metric_row(name, round, one.figures.score, seconds, payload_bytes))
+        if fields["is_last"]:
+            self._last |= judged
+        elif self._is_one_model:
+            if not self._history.entries or round > self._history.entries[-1]["round"]:
+                self._add(round, {j: one for j, one in judged.items() if j not in self._away()})
+        else:
+            for j, one in judged.items():
+                self._entries.add(j, round, one)
+
+    def _payload_bytes(self, nodes: Iterable[int]) -> int:
+        """Return how many bytes these have sent, by their last word."""
+        return sum(self.peers[i].last_figures.get("payload_bytes", 0) for i in nodes)
 
     @property
     def _local_rounds(self) -> int:
@@ -256,6 +326,8 @@ class Host:
         """A diverged run ends when the others have done that round too, or cannot."""
         if self._diverged is None or self.assembly.experiment.record.on_divergence == "continue":
             return False
+        if self._is_one_model:  # nobody has another model
+            return True
         behind = [p for p in self.peers if not p.gone and p.end is None and p.diverged_round is None]
         done = all(p.round >= self._diverged.round for p in behind)
         return done or monotonic() - self._diverged_s > SETTLE_S
@@ -263,7 +335,7 @@ class Host:
     def _note_divergence(self, found: Divergence) -> None:
         if self._diverged is None:
             self._diverged_s = monotonic()
-        self._diverged = earliest(self._diverged, found, self.assembly.names)
+        self._diverged = earliest(self._diverged, found, self.assembly.nodes)
 
     def _stop(self, *, anywhere: bool = False) -> None:
         """Stop everybody. `anywhere`: all are judged where they stand."""
@@ -287,8 +359,11 @@ class Host:
 
     def _flush(self) -> None:
         """Give the history an entry for each round that all peers which are still there have evaluated."""
+        if self._is_one_model:
+            return
         away = self._away()
-        there = {i: p.round if i in self._judged else -1 for i, p in enumerate(self.peers) if i not in away}
+        peers = enumerate(self.peers[: len(self.assembly.names)])
+        there = {i: p.round if i in self._judged else -1 for i, p in peers if i not in away}
         for round, judged in self._entries.complete(there):
             entries = self._history.entries
             if not entries or round > entries[-1]["round"]:
@@ -296,8 +371,14 @@ class Host:
 
     def _add(self, round: int, judged: Mapping[int, Judged]) -> None:
         """The entry is of the time at which the last of them was judged, and of the bytes of all."""
-        bytes_sent = sum(one.at["payload_bytes_sent"] for one in judged.values())
-        at = {"payload_bytes_sent": bytes_sent, "seconds": max(one.at["seconds"] for one in judged.values())}
+        if not judged:
+            return
+        each = [one.at["payload_bytes_sent"] for one in judged.values()]
+        of_coordinators = self._payload_bytes(self.assembly.coordinator_ids)
+        bytes_sent = max(each) if self._is_one_model else sum(each) + of_coordinators  # one model is judged for all
+        at: Row = {"payload_bytes_sent": bytes_sent, "seconds": max(one.at["seconds"] for one in judged.values())}
+        if self._parts and self.assembly.experiment.record.params == "every":
+            at["coordinator"] = self._coordinator_at(round)
         found = self._history.add(round, {i: one.figures for i, one in judged.items()}, at)
         if found is not None:
             self._note_divergence(found)
@@ -305,6 +386,13 @@ class Host:
         if self._ending.has_barriers and not self._ending.is_reached(0, self._seconds):
             for peer in self.peers:
                 peer.pipe.send("go", round=round)
+
+    def _coordinator_at(self, round: int) -> list[float | None] | None:
+        """Return the coordinators' parameters of a version for JSON; None where not all of them have told."""
+        parts, ids = self._parts.get(round, {}), self.assembly.coordinator_ids
+        if len(parts) < len(ids):
+            return None
+        return listed([np.concatenate([np.frombuffer(parts[i], dtype=self._dtype) for i in ids])])[0]
 
     def _add_last_entry(self) -> None:
         """A run that was ended in the middle has its last entry there, by the round of the slowest."""
@@ -320,6 +408,8 @@ class Host:
         return self._cut_off() | {i for i, peer in enumerate(self.peers) if peer.is_lost}
 
     def _rounds(self, away: set[int]) -> int:
+        if self.assembly.coordinators:
+            return min(self.peers[i].round for i in self.assembly.coordinator_ids)
         if self.assembly.experiment.is_asynchronous:
             return self._local_rounds // len(self.peers)
         return min([peer.round for i, peer in enumerate(self.peers) if i not in away] or [p.round for p in self.peers])
@@ -330,7 +420,8 @@ class Host:
         ends = [peer.end for peer in self.peers if peer.end is not None]
         away = self._away()
         ran = [peer.last_figures for peer in self.peers if peer.last_figures]
-        ended = Ended("daemons", next((end["step"] for end in ends if "step" in end), "plain"), len(self.peers))
+        steps = [end["step"] for end in ends if "step" in end]
+        ended = Ended("daemons", steps[0] if steps else "plain", len(self.assembly.names))
         ended.history = self._history.entries
         ended.diverged = self._diverged
         ended.rounds = self._rounds(away)
@@ -342,7 +433,10 @@ class Host:
             ended.staleness.include(Staleness(**end.get("staleness", {})))
         ended.short_rounds = sum(end.get("short_rounds", 0) for end in ends)
         ended.lost = [peer.name for i, peer in enumerate(self.peers) if i in away]
-        ended.params = [self._params(peer) for peer in self.peers]
+        params = [self._params(peer) for peer in self.peers]
+        ended.params, parts = params[: ended.peers], [x for x in params[ended.peers :] if x is not None]
+        if parts and len(parts) == len(self.assembly.coordinators):
+            ended.coordinator = np.concatenate(parts)
         ended.outcome, ended.why = self._outcome(ends)
         ended.details = next((end["details"] for end in ends if end.get("details")), "")
         return ended
@@ -354,7 +448,7 @@ class Host:
         """
         if not self._gave_up:
             return set()
-        everyone = self.assembly.graph.to_undirected()
+        everyone = self.assembly.exchange_graph.to_undirected()
         here = everyone.subgraph([i for i, peer in enumerate(self.peers) if not peer.is_lost])
         cut_off: set[int] = set()
         for group in nx.connected_components(here):
@@ -390,13 +484,6 @@ class Host:
             if len(unfinished) == len(ends)
             else ("finished", "")
         )
-
-
-def _score(fields: dict[str, Any]) -> PeerScore:
-    score, own = fields["score"], fields["own"]
-    if own is None:
-        return PeerScore(score["loss"], score["accuracy"], score["rows"])
-    return PeerScore(score["loss"], score["accuracy"], score["rows"], own["loss"], own["accuracy"], own["rows"])
 
 
 def _exit_text(code: int | None) -> str:

@@ -1,13 +1,15 @@
 """What a daemon's worker does with the learner, each as one job: between events and bytes on one side, tensors on the
 other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Protocol
 
 from torch import Tensor
 
 from peer.algorithms.algorithm import Message
+from peer.centre import Update
 from peer.daemon.packing import Form, form_of, pack, unpack
 from peer.learner import Evaluation, Learner, Said
 from peer.protocol.messages import (
@@ -27,21 +29,61 @@ from peer.protocol.messages import (
 
 
 @dataclass(frozen=True)
+class Judged:
+    """What parameters, (d,), were worth after a round: to the peer that holds them, or where a coordinator has them,
+    to every peer, in node order; to nobody where others judge them."""
+
+    round: int
+    evaluations: tuple[Evaluation, ...]
+    params: Tensor
+
+
+@dataclass(frozen=True)
 class Done:
-    """A job is done: what the core is to be told, and what came along."""
+    """A job is done: what the core is to be told, and what came along. `is_saved`: that job was to save the state."""
 
     event: Event | None = None
-    figures: Evaluation | None = None
-    params: Tensor | None = None
+    judged: tuple[Judged, ...] = ()
     diverged_round: int | None = None
     evaluation_s: float = 0.0
     alert: str = ""
     changed_state: bool = False
+    updates: tuple[Update, ...] = ()
+    is_saved: bool = False
+
+
+class NodeJobs(Protocol):
+    """What a node asks of any jobs, those of a peer or of a coordinator."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether parameters are judged here at all."""
+        ...
+
+    @property
+    def gradients(self) -> int: ...
+
+    @property
+    def step(self) -> str: ...
+
+    def evaluate(self, round: int, stop: Callable[[], bool] = ...) -> Done: ...
+
+    def is_due(self, round: int) -> bool: ...
+
+    def drop_unfinished(self) -> None: ...
+
+    def params(self) -> Tensor:
+        """Return the parameters that this node stands for."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor] | None:
+        """Return the whole model by name, for a file; None where there is none here."""
+        ...
 
 
 @dataclass
 class Jobs:
-    """The jobs of one peer. `is_due(round)` says whether it is evaluated when it has mixed that round.
+    """The jobs of one peer. `due(round)` says whether it is evaluated when it has mixed that round.
 
     `own_forms` are those of the own message of each exchange, `wire_forms` those of the others'.
     """
@@ -49,11 +91,32 @@ class Jobs:
     learner: Learner
     own_forms: tuple[Form, ...]
     wire_forms: tuple[Form, ...]
-    is_due: Callable[[int], bool]
+    due: Callable[[int], bool]
+    judges: bool = True
+
+    @property
+    def gradients(self) -> int:
+        return self.learner.gradients
+
+    @property
+    def step(self) -> str:
+        return self.learner.trainer.step
+
+    def is_due(self, round: int) -> bool:
+        return self.due(round)
+
+    def drop_unfinished(self) -> None:
+        self.learner.drop_unfinished()
+
+    def params(self) -> Tensor:
+        return self.learner.params()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.learner.tensors()
 
     def train(self, round: int, stop: Callable[[], bool]) -> Done:
         """Do the local steps of a round and take in what they found."""
-        return Done(Trained(round, _packed(self.learner.train(round, stop))), changed_state=True)
+        return Done(Trained(round, packed(self.learner.train(round, stop))), changed_state=True)
 
     def practise(self, round: int, stop: Callable[[], bool]) -> Done:
         """Do the local steps that have begun, and leave the state alone."""
@@ -62,8 +125,8 @@ class Jobs:
 
     def learn(self, learn: Learn) -> Done:
         if learn.round is None:
-            return Done(Learned(_packed(self.learner.say())))
-        payload = _packed(self.learner.learn())
+            return Done(Learned(packed(self.learner.say())))
+        payload = packed(self.learner.learn())
         self.learner.settle()
         return Done(Learned(payload), diverged_round=self._diverged(learn.round + 1), changed_state=True)
 
@@ -74,22 +137,24 @@ class Jobs:
             Said(t.weight, t.sender, unpack(t.payload, own if t.sender == mix.me else wire, device)) for t in mix.terms
         ]
         outcome = self.learner.mix(mix.exchange, said)
-        payload = None if outcome.message is None else _packed(outcome.message)
+        payload = None if outcome.message is None else packed(outcome.message)
         mixed = Mixed(mix.round, mix.exchange, payload, outcome.rejected, outcome.far)
-        if payload is not None:
-            return Done(mixed)
-        round = mix.round + 1
+        return Done(mixed) if payload is not None else self.completed(mix.round + 1, mixed)
+
+    def completed(self, round: int, event: Event) -> Done:
+        """A round is complete, as this event says: look whether the peer has diverged, and judge it where that is due.
+        """
         diverged_round = self._diverged(round)
         if not self.is_due(round):
-            return Done(mixed, diverged_round=diverged_round, changed_state=True)
+            return Done(event, diverged_round=diverged_round, changed_state=True)
         done = self.evaluate(round)
-        return replace(done, event=mixed, diverged_round=diverged_round or done.diverged_round, changed_state=True)
+        return replace(done, event=event, diverged_round=diverged_round or done.diverged_round, changed_state=True)
 
     def mix_with_one(self, mix: Mix) -> Done:
         """Mix, and say what the peer would say then."""
         done = self.mix(mix)
         assert isinstance(done.event, Mixed)
-        return replace(done, event=replace(done.event, payload=_packed(self.learner.say())))
+        return replace(done, event=replace(done.event, payload=packed(self.learner.say())))
 
     def copy(self, copy: Copy) -> Done:
         return Done(Copied(copy.to, pack(self.learner.copy())))
@@ -109,12 +174,18 @@ class Jobs:
 
     def evaluate(self, round: int, stop: Callable[[], bool] = lambda: False) -> Done:
         """Judge the parameters as they are; `round` is what the figures are called after."""
+        return self.evaluate_as([round], stop)
+
+    def evaluate_as(self, rounds: Iterable[int], stop: Callable[[], bool] = lambda: False) -> Done:
+        """Judge the parameters as they are, for all these rounds; there is one at least."""
+        first, *others = rounds
         began_s = monotonic()
-        evaluation = self.learner.evaluate(round, stop)
+        evaluation = self.learner.evaluate(first, stop)
         params = self.learner.params().detach().cpu().clone()
-        diverged_round = round if self.learner.loss_has_diverged(evaluation) else None
-        took_s = 0.0 if round == 0 else monotonic() - began_s  # the rounds begin after round 0
-        return Done(None, evaluation, params, diverged_round, took_s)
+        diverged_round = first if self.learner.loss_has_diverged(evaluation) else None
+        took_s = 0.0 if first == 0 else monotonic() - began_s  # the rounds begin after round 0
+        judged = [Judged(r, (replace(evaluation, round=r),), params) for r in (first, *others)]
+        return Done(None, tuple(judged), diverged_round, took_s)
 
     @property
     def model_form(self) -> Form:
@@ -125,7 +196,7 @@ class Jobs:
         return round if self.learner.has_diverged() else None
 
 
-def _packed(message: Message | Shares) -> memoryview | Shares:
+def packed(message: Message | Shares) -> memoryview | Shares:
     """Return the bytes of a message; where it differs from listener to listener, those of each."""
     if isinstance(message, Shares):
         return Shares(pack(message.own), {peer: pack(theirs) for peer, theirs in message.to.items()})

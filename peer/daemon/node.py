@@ -10,6 +10,8 @@ from functools import partial
 from time import monotonic
 
 from peer.assembly import Exchange
+from peer.daemon.beside_jobs import RingJobs
+from peer.daemon.centre_jobs import CentreJobs
 from peer.daemon.jobs import Done, Jobs
 from peer.daemon.journal import Journal
 from peer.daemon.reporting import Figures, NodeEnd, Outcome, Progress, Reporter
@@ -17,12 +19,19 @@ from peer.daemon.worker import Worker
 from peer.errors import EarshotError
 from peer.network.links import Links
 from peer.protocol.asynchronous import Asynchronous
+from peer.protocol.coordinator import Coordinator
 from peer.protocol.membership import Membership
 from peer.protocol.messages import (
     Adopt,
+    Adopted,
     Alert,
+    Applied,
+    Apply,
+    Assemble,
+    Assembled,
     Command,
     Copy,
+    Divide,
     Effect,
     Event,
     Finish,
@@ -36,6 +45,7 @@ from peer.protocol.messages import (
     PeerJoined,
     PeerLost,
     Received,
+    Reduce,
     Send,
     Tell,
     Tick,
@@ -44,6 +54,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.pairwise import Pairwise
 from peer.protocol.survey import Survey
+from peer.protocol.worker import Worker as WorkerCore
 from peer.record import Staleness
 
 STOP_PATIENCE_S = 8.0
@@ -55,16 +66,18 @@ TELL_S = 0.02
 
 @dataclass
 class Node:
-    """One peer. `journal` notes what becomes of the state of a peer that waits for nobody."""
+    """One peer, or one coordinator. `journal` notes what becomes of the state of a peer that waits for nobody;
+    `records_updates`: each push that a coordinator takes in is told."""
 
-    core: Exchange | Survey
+    core: Exchange | Survey | Coordinator
     membership: Membership
     links: Links
-    jobs: Jobs
+    jobs: Jobs | CentreJobs
     reporter: Reporter
     heartbeat_s: float = 0.5
     stop_when_diverged: bool = True
     journal: Journal | None = None
+    records_updates: bool = False
     _worker: Worker[Done] = field(default_factory=Worker)
     _trainer: Worker[Done] | None = None
     _practises: bool = False  # the trainer is at local steps
@@ -74,6 +87,9 @@ class Node:
     _diverged_round: int | None = None
     _holds: bool = False
     _held: tuple[int, Event] | None = None  # what the core is not told before the run may go on after this round
+    _withheld: list[Effect] | None = None  # what a coordinator asks for while it saves itself, in order
+    _made_s: dict[int, float] = field(default_factory=dict)  # when a coordinator made each version
+    _why: str = ""  # it ends as failed
     _began_s: float = 0.0
     _mixed_s: float = 0.0
     _trains_since_s: float = 0.0
@@ -93,7 +109,8 @@ class Node:
             self.links.watch(worker.descriptor)
         now_s = monotonic()
         self._waiting_since_s = now_s
-        self._judge(0)
+        if self.jobs.judges:
+            self._judge(0)
         self._carry_out(self.membership.start(now_s), now_s)
         self._carry_out(self.core.start(now_s), now_s)
         beat_s = now_s
@@ -117,10 +134,15 @@ class Node:
             if now_s >= self.core.deadline_s:
                 self._carry_out(self.core.handle(Tick(), now_s), now_s)
             if now_s >= beat_s:
-                self.links.beat(self.core.round)
+                self.links.beat(self._round)
                 self.reporter.progress(self._progress(now_s))
                 beat_s = now_s + self.heartbeat_s
         return self._end()
+
+    @property
+    def _round(self) -> int:
+        """How far this node is: a worker by the versions that it was given, all else by its own rounds."""
+        return self.core.version if isinstance(self.core, WorkerCore) else self.core.round
 
     @property
     def _workers(self) -> list[Worker[Done]]:
@@ -152,19 +174,25 @@ class Node:
             self._carry_out(self.core.handle(Command("stop"), now_s), now_s)
             self._outcome = "failed"
             return
+        if result.is_saved:
+            effects, self._withheld = self._withheld or [], None
+            self._carry_out(effects, now_s)
+            return
         if self._trainer is not None and isinstance(result.event, Trained):
             self._practises = False
             if self._to_adopt is not None:
-                self._worker.submit(partial(self.jobs.adopt, self._to_adopt))
+                self._worker.submit(partial(self._peer.adopt, self._to_adopt))
                 self._to_adopt = None
                 return
         self._evaluations_s += result.evaluation_s
         if result.alert:
             self.reporter.alert(result.alert, None)
-        if result.figures is not None and result.params is not None:
-            self.reporter.figures(Figures(result.figures, result.params, self.links.traffic.payload_bytes))
-        if isinstance(result.event, Mixed | Learned):
+        for judged in result.judged:
+            self.reporter.figures(Figures(judged, self.links.traffic.payload_bytes))
+        if isinstance(result.event, Mixed | Learned | Adopted | Assembled | Applied):
             self._mixed_s = now_s
+        if isinstance(result.event, Applied):
+            self._tally_updates(result, now_s)
         if result.diverged_round is not None and self._diverged_round is None:
             self._diverged_round = result.diverged_round
             if self.stop_when_diverged:
@@ -174,12 +202,31 @@ class Node:
                     self._outcome = "diverged"
         if result.event is None or (self._holds and self._diverged_round is not None):
             return
-        if result.figures is not None:
-            self._held = result.figures.round, result.event
+        if any(judged.evaluations for judged in result.judged):
+            self._held = result.judged[-1].round, result.event
         elif self.journal is None and isinstance(result.event, Trained) and result.event.round == 0:
             self._held = 0, result.event  # the figures of round 0 came before it
         else:
-            self._carry_out(self.core.handle(result.event, now_s), now_s)
+            self._tell(result.event, now_s)
+
+    def _tell(self, event: Event, now_s: float) -> None:
+        """Tell the core what has been done. A coordinator that is to save a version does, before it goes on."""
+        effects = self.core.handle(event, now_s)
+        if isinstance(event, Applied) and isinstance(self.jobs, CentreJobs) and isinstance(self.core, Coordinator):
+            self._made_s[self.core.version] = now_s
+            if self.jobs.saves(self.core.version, self.core.rounds):
+                self._withheld = effects
+                self._worker.submit(partial(self.jobs.save, self.core.present()))
+                return
+        self._carry_out(effects, now_s)
+
+    def _tally_updates(self, result: Done, now_s: float) -> None:
+        """Note how stale was what a coordinator has taken in."""
+        assert isinstance(self.core, Coordinator)
+        for update in result.updates if self.records_updates else ():
+            made_s = self._made_s.get(self.core.version - update.staleness, self._began_s)
+            self._staleness.add(update.staleness, now_s - made_s, update.distance)
+            self.reporter.updated(self.core.version + 1, update)
 
     def _note(self, result: Done) -> None:
         if self.journal is not None and result.changed_state:
@@ -188,7 +235,7 @@ class Node:
     def _go_on_if_it_may(self, now_s: float) -> None:
         if self._held is not None and self.reporter.may_go_on(self._held[0]):
             event, self._held = self._held[1], None
-            self._carry_out(self.core.handle(event, now_s), now_s)
+            self._tell(event, now_s)
 
     def _stop(self, now_s: float) -> None:
         """Stop; a round whose end was held back is completed."""
@@ -200,22 +247,16 @@ class Node:
     # ---- Effects
 
     def _carry_out(self, effects: list[Effect], now_s: float) -> None:
+        if self._withheld is not None:
+            self._withheld += effects
+            return
         for effect in effects:
             match effect:
-                case Train() | Mix() | Learn() | Copy() | Adopt() | Forget() if self._outcome is not None:
-                    continue  # the run is over
-                case Mix() | Learn() | Adopt():
-                    self._change(effect)
-                case Train():
-                    self._began_s = self._began_s or now_s
-                    self._train(effect)
-                case Copy():
-                    self._worker.submit(partial(self.jobs.copy, effect))
-                case Forget():
-                    self._worker.submit(partial(self.jobs.forget, effect))
                 case Send(to, message):
                     if self.journal is not None:
                         self.journal.sent(to, message)
+                    if isinstance(self.core, Coordinator):
+                        self._began_s = self._began_s or now_s  # it gives its first version
                     self.links.send(to, message)
                 case Tell(event):
                     if isinstance(event, PeerLost) and self.membership.status(event.peer) == "dead":
@@ -226,21 +267,59 @@ class Node:
                     self._report_losses()  # now: of a quick restart a loss and a return are told at once
                 case Alert(text, peer):
                     self.reporter.alert(text, peer)
-                case Finish(outcome):
-                    self._outcome = self._outcome or outcome
+                case Finish(outcome, why):
+                    self._outcome, self._why = self._outcome or outcome, self._why or why
+                case _ if self._outcome is None:  # else the run is over
+                    self._submit(effect, now_s)
+
+    def _submit(self, effect: Effect, now_s: float) -> None:
+        """Have the worker do what takes time."""
+        match effect:
+            case Train():
+                self._began_s = self._began_s or now_s
+                self._train(effect)
+            case Mix() | Learn() | Adopt():
+                self._change(effect)
+            case Copy():
+                self._worker.submit(partial(self._peer.copy, effect))
+            case Forget():
+                self._worker.submit(partial(self._peer.forget, effect))
+            case Apply():
+                self._worker.submit(partial(self._centre.apply, effect))
+            case Divide():
+                self._worker.submit(partial(self._ring.divide, effect))
+            case Reduce():
+                self._worker.submit(partial(self._ring.reduce, effect))
+            case Assemble():
+                self._worker.submit(partial(self._ring.assemble, effect))
+
+    @property
+    def _peer(self) -> Jobs:
+        assert isinstance(self.jobs, Jobs)
+        return self.jobs
+
+    @property
+    def _ring(self) -> RingJobs:
+        assert isinstance(self.jobs, RingJobs)
+        return self.jobs
+
+    @property
+    def _centre(self) -> CentreJobs:
+        assert isinstance(self.jobs, CentreJobs)
+        return self.jobs
 
     def _train(self, train: Train) -> None:
         if self._trainer is None:
             if self.journal is not None:
                 self.journal.plans(train)
-            self._worker.submit(partial(self.jobs.train, train.round, self._worker.is_stopping))
+            self._worker.submit(partial(self._peer.train, train.round, self._worker.is_stopping))
             return
         if self.journal is not None:
             self.journal.begins(train)
         self._practises = True
         self._trains_since_s = monotonic()
-        self.jobs.learner.begin(train.round)  # here: from the state as it is, before it is mixed again
-        self._trainer.submit(partial(self.jobs.practise, train.round, self._trainer.is_stopping))
+        self._peer.learner.begin(train.round)  # here: from the state as it is, before it is mixed again
+        self._trainer.submit(partial(self._peer.practise, train.round, self._trainer.is_stopping))
 
     def _change(self, effect: Mix | Learn | Adopt) -> None:
         """Have the state changed by the worker, one change after the other."""
@@ -250,15 +329,15 @@ class Node:
             case Mix():
                 self._tally(effect)
                 pairwise = isinstance(self.core, Pairwise)
-                self._worker.submit(partial(self.jobs.mix_with_one if pairwise else self.jobs.mix, effect))
+                self._worker.submit(partial(self._peer.mix_with_one if pairwise else self._peer.mix, effect))
             case Learn(round, staleness):
                 if round is not None:
                     self._staleness.add(staleness, monotonic() - self._trains_since_s)
-                self._worker.submit(partial(self.jobs.learn, effect))
+                self._worker.submit(partial(self._peer.learn, effect))
             case Adopt() if self._practises:
                 self._to_adopt = effect
             case Adopt():
-                self._worker.submit(partial(self.jobs.adopt, effect))
+                self._worker.submit(partial(self._peer.adopt, effect))
 
     def _judge(self, round: int) -> None:
         worker = self._trainer or self._worker
@@ -275,16 +354,16 @@ class Node:
 
     def _judge_the_last_round(self) -> None:
         """A run that ends early is evaluated where it ends."""
-        stands_at = max(self.core.round, self._diverged_round or 0)
+        if not self.jobs.judges:
+            return
+        stands_at = max(self._round, self._diverged_round or 0)
         wanted = self.reporter.round_to_judge()
         if self.reporter.judges_anywhere():
             wanted = stands_at if wanted is None else wanted
         elif wanted is None or self.jobs.is_due(wanted) or wanted != stands_at:
             return
-        done = self.jobs.evaluate(wanted)
-        assert done.figures is not None
-        assert done.params is not None
-        self.reporter.figures(Figures(done.figures, done.params, self.links.traffic.payload_bytes))
+        for judged in self.jobs.evaluate(wanted).judged:
+            self.reporter.figures(Figures(judged, self.links.traffic.payload_bytes))
 
     def _report(self, now_s: float) -> None:
         """Tell what has changed: neighbours found and lost, and rounds of a peer that waits for nobody."""
@@ -322,13 +401,13 @@ class Node:
             self._waits_for, self._waiting_since_s = waits_for, now_s
         traffic = self.links.traffic
         return Progress(
-            round=self.core.round,
+            round=self._round,
             phase=self.core.phase,
             neighbours=len(self.core.alive) - len(self.membership.awaited()),
             waits_for=tuple((peer, now_s - self._waiting_since_s) for peer in sorted(waits_for)),
             payload_bytes=traffic.payload_bytes,
             wire_bytes=traffic.wire_bytes,
-            gradients=self.jobs.learner.gradients,
+            gradients=self.jobs.gradients,
         )
 
     def _end(self) -> NodeEnd:
@@ -337,12 +416,11 @@ class Node:
         until_s = monotonic() + STOP_PATIENCE_S
         closed = [worker.close(max(0.0, until_s - monotonic())) for worker in self._workers]
         tidy = all(closed)
-        learner = self.jobs.learner
         if tidy:
             for result in self._worker.left():  # what was done and not yet told
                 if isinstance(result, Done):
                     self._note(result)
-            learner.drop_unfinished()
+            self.jobs.drop_unfinished()
             self._judge_the_last_round()
         self.links.close()
         outcome = self._outcome
@@ -350,16 +428,17 @@ class Node:
             outcome = "diverged"
         return NodeEnd(
             outcome=outcome,
-            rounds=max(self.core.round, self._diverged_round or 0),
+            rounds=max(self._round, self._diverged_round or 0),
             rounds_seconds=max(0.0, self._mixed_s - self._began_s - self._evaluations_s) if self._mixed_s else 0.0,
             short_rounds=self.core.short_rounds,
             lost=dict(self.core.lost),
-            gradients=learner.gradients,
+            gradients=self.jobs.gradients,
             payload_bytes=self.links.traffic.payload_bytes,
             wire_bytes=self.links.traffic.wire_bytes,
-            step=learner.trainer.step,
+            step=self.jobs.step,
             diverged_round=self._diverged_round,
             failure=self._failure,
+            why=self._why,
             tidy=tidy,
             staleness=self._staleness,
             is_alone=bool(self.core.neighbours) and not self.membership.has_heard_anybody,

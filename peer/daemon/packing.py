@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Message
+from peer.errors import WireError
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,33 @@ def unpack(payload: bytearray | memoryview, form: Form, device: torch.device) ->
         tensor = torch.frombuffer(payload, dtype=dtype, count=count, offset=offset) if count else torch.empty(0)
         message[name] = tensor.to(dtype).view(shape).to(device)
         offset += count * dtype.itemsize
+    return message
+
+
+def ragged_bytes(form: Form, most: int) -> int:
+    """Return how many bytes a message has at most whose parts vary in length: `most` numbers in all, and counts."""
+    widest = max(dtype.itemsize for _, _, dtype in form.fields)
+    return 8 * (len(form.fields) - 1) + widest * most
+
+
+def unpack_ragged(payload: bytearray | memoryview, form: Form, device: torch.device) -> Message:
+    """Return the message in these bytes, whose first part, in name order, says how long the others are.
+
+    The form says names and dtypes. Raises WireError where the lengths are not those of the bytes.
+    """
+    (counts, _, _), *others = form.fields
+    head = 8 * len(others)
+    if len(payload) < head:
+        raise WireError(f"{len(payload)} bytes are too few for {len(others)} counts")
+    lengths = torch.frombuffer(payload, dtype=torch.int64, count=len(others)).clone()
+    sizes = [int(length) * dtype.itemsize for length, (_, _, dtype) in zip(lengths, others, strict=True)]
+    if min(sizes) < 0 or head + sum(sizes) != len(payload):
+        raise WireError(f"lengths of {sum(sizes)} bytes in a message of {len(payload) - head}")
+    message, offset = {counts: lengths}, head
+    for (name, _, dtype), size in zip(others, sizes, strict=True):
+        raw = torch.frombuffer(payload, dtype=torch.uint8, count=size, offset=offset) if size else torch.empty(0)
+        message[name] = raw.clone().view(dtype).to(device) if size else torch.empty(0, dtype=dtype, device=device)
+        offset += size
     return message
 
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from torch import Tensor
-
+from peer.centre import Update
+from peer.daemon.jobs import Judged
 from peer.errors import EarshotError
-from peer.learner import Evaluation
 from peer.protocol.messages import PeerId
 from peer.record import Staleness
 
@@ -29,10 +28,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Figures:
-    """An evaluation, with the parameters that were evaluated, (d,)."""
+    """An evaluation, and how many bytes of payload had been sent until then."""
 
-    evaluation: Evaluation
-    params: Tensor
+    judged: Judged
     payload_bytes: int
 
 
@@ -51,6 +49,7 @@ class NodeEnd:
     step: str
     diverged_round: int | None = None
     failure: EarshotError | None = None
+    why: str = ""  # it ended as failed, without an error
     tidy: bool = True  # whether the worker ended in time
     staleness: Staleness = field(default_factory=Staleness)
     is_alone: bool = False  # there are neighbours, and none was ever heard
@@ -66,6 +65,10 @@ class Reporter(Protocol):
     def alert(self, text: str, peer: PeerId | None) -> None: ...
 
     def event(self, kind: EventKind, peer: PeerId | None, reason: str) -> None: ...
+
+    def updated(self, version: int, update: Update) -> None:
+        """A coordinator has taken in what a worker pushed, for its next version, `version`."""
+        ...
 
     def diverged(self, round: int) -> bool:
         """Take note; returns whether the node should wait for a stop instead of ending now."""

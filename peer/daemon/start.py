@@ -1,14 +1,16 @@
 """`earshot start`: this machine's one daemon of an experiment, in the foreground."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 
 import numpy as np
 
 from peer.assembly import Assembly, device_of
-from peer.daemon.launch import Seat, take_seat
+from peer.centre import Update
+from peer.daemon.launch import FINAL, Seat, checkpoint_folder, take_coordinator_seat, take_seat
 from peer.daemon.reporting import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import PeerEntry
@@ -34,9 +36,18 @@ class Observers:
 
 
 class _OwnReporter:
-    """Keeps the history of one peer."""
+    """Keeps the history of one node."""
 
-    def __init__(self, assembly: Assembly, name: str, observers: Observers, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        name: str,
+        observers: Observers,
+        stop: Callable[[], bool],
+        *,
+        is_coordinator: bool = False,
+    ) -> None:
+        self.is_coordinator = is_coordinator
         self.assembly = assembly
         self.name = name
         self.observers = observers
@@ -53,30 +64,38 @@ class _OwnReporter:
         self.observers.progress(progress)
 
     def figures(self, figures: Figures) -> None:
-        score = peer_score(figures.evaluation)
-        if self.history and figures.evaluation.round <= self.history[-1]["round"]:
+        judged = figures.judged
+        if not judged.evaluations or (self.history and judged.round <= self.history[-1]["round"]):
             return
+        scores = [peer_score(evaluation) for evaluation in judged.evaluations]
         every = self.assembly.experiment.record.params == "every"
-        params: list[np.ndarray] | None = [figures.params.numpy()] if every else None
-        entry = history_entry(figures.evaluation.round, [score], None, params)
+        params: list[np.ndarray] | None = [judged.params.numpy()] if every else None
+        entry = history_entry(judged.round, scores, None, params)
         entry["seconds"] = round_seconds(monotonic() - self._began_s)
         entry["payload_bytes_sent"] = figures.payload_bytes
+        if every and self.is_coordinator:
+            entry["coordinator"] = entry.pop("params")[0]
         del entry["consensus_distance"]  # which no single peer can know
-        entry["neighbour_distance"] = finite(figures.evaluation.neighbour_distance)
+        entry["neighbour_distance"] = finite(judged.evaluations[0].neighbour_distance)
         self.history.append(entry)
         self.has_ended |= self._stop_when is not None and self._stop_when.is_met(entry)
         self.observers.entry(entry)
         seconds = monotonic() - self._began_s
-        self.observers.metric(metric_row(self.name, figures.evaluation.round, score, seconds, figures.payload_bytes))
+        self.observers.metric(metric_row(self.name, judged.round, scores[0], seconds, figures.payload_bytes))
 
     def alert(self, text: str, peer: PeerId | None) -> None:
-        self.observers.alert(text if peer is None else f"{self.assembly.names[peer]} {text}")
+        self.observers.alert(text if peer is None else f"{self.assembly.nodes[peer]} {text}")
 
     def event(self, kind: str, peer: PeerId | None, reason: str) -> None:
-        neighbour = None if peer is None else self.assembly.names[peer]
+        neighbour = None if peer is None else self.assembly.nodes[peer]
         if kind == "refused":
             self.refusal = reason
         self.observers.event(kind, peer=self.name, neighbour=neighbour, reason=reason)
+
+    def updated(self, version: int, update: Update) -> None:
+        row = asdict(update) | {"peer": self.assembly.names[update.sender]}
+        del row["sender"]
+        self.observers.event("update", version=version, **row)
 
     def diverged(self, round: int) -> bool:
         self.diverged_round = round
@@ -106,33 +125,49 @@ class _OwnReporter:
         return []
 
 
-def seat_of(assembly: Assembly, name: str) -> PeerId:
-    """Return the node of the peer called `name`, after checking that its neighbours can be reached.
+def seats_of(assembly: Assembly, name: str) -> list[PeerId]:
+    """Return the nodes that the machine called `name` runs: a peer, a coordinator, or a peer that is one, too.
 
-    Raises ConfigError.
+    Raises ConfigError where that is nobody, or where a neighbour cannot be reached.
     """
-    if name not in assembly.names:
-        raise ConfigError(
-            "--name", f'"{name}" is not a peer of this experiment; they are {", ".join(assembly.names[:12])}'
-        )
-    me = assembly.names.index(name)
+    nodes = assembly.nodes
+    known = [name for i, name in enumerate(nodes) if assembly.host_of(i) == i]
+    if name not in known:
+        raise ConfigError("--name", f'"{name}" is nobody in this experiment; there are {", ".join(known[-12:])}')
+    host = nodes.index(name)
+    mine = [node for node in range(len(nodes)) if assembly.host_of(node) == host]
+    for me in mine:
+        _check_reach(assembly, me, mine)
+    return mine
+
+
+def _check_reach(assembly: Assembly, me: PeerId, mine: Sequence[PeerId]) -> None:
+    name = assembly.nodes[me]
     for peer in sorted({me, *assembly.neighbours(me)}):
         _check_loopback(assembly, peer)
-        if peer != me and _dial_endpoint(assembly, peer) is None and _dial_endpoint(assembly, me) is None:
+        if peer in mine:
+            continue
+        if _dial_endpoint(assembly, peer) is None and _dial_endpoint(assembly, me) is None:
             raise ConfigError(
                 "peers",
-                f"{name} and its neighbour {assembly.names[peer]} need [[peers]] with an address for one of them at "
+                f"{name} and its neighbour {assembly.nodes[peer]} need [[peers]] with an address for one of them at "
                 "least, so that they can find each other; earshot up runs all peers on this host without addresses",
             )
-    return me
 
 
-def bind(assembly: Assembly, task: Task, me: PeerId) -> Seat:
-    """Take this machine's seat. Raises ConfigError when its address cannot be bound."""
+def bind(assembly: Assembly, task: Task, me: PeerId, resumed: Path | None = None) -> Seat:
+    """Take a seat of this machine. `resumed` is the folder of a coordinator's earlier run.
+
+    Raises ConfigError when its address cannot be bound.
+    """
     entry = _entry(assembly, me)
     device = device_of(entry.device if entry and entry.device else assembly.experiment.task.device, 0)
+    listen = _listen_endpoint(assembly, me)
     try:
-        return take_seat(assembly, task, me, device, _listen_endpoint(assembly, me))
+        if me in assembly.coordinator_ids:
+            folder = checkpoint_folder(resumed, assembly.nodes[me])
+            return take_coordinator_seat(assembly, task, me, device, listen, folder)
+        return take_seat(assembly, task, me, device, listen)
     except ConfigError as error:
         if error.key != "transport.listen" or entry is None or entry.address is None:
             raise
@@ -140,19 +175,55 @@ def bind(assembly: Assembly, task: Task, me: PeerId) -> Seat:
         raise ConfigError(key, error.problem) from error
 
 
-def run(seat: Seat, run_folder: Path | None, observers: Observers, stop: Callable[[], bool]) -> Ended:
-    """Run this machine's daemon to its end."""
-    assembly, name = seat.assembly, seat.assembly.names[seat.me]
-    seat.dial({peer: _dial_endpoint(assembly, peer) for peer in seat.core.neighbours})
+def run(seats: Sequence[Seat], run_folder: Path | None, observers: Observers, stop: Callable[[], bool]) -> Ended:
+    """Run this machine's daemon to its end: its peer here, and a coordinator beside it in a thread of its own."""
+    own, *guests = seats
+    endings: list[Ended] = []
+    threads = [
+        Thread(target=lambda seat=guest: endings.append(_run_one(seat, seats, run_folder, observers, stop)))
+        for guest in guests
+    ]
+    for thread in threads:
+        thread.start()
+    ended = _run_one(own, seats, run_folder, observers, stop)
+    for thread in threads:
+        thread.join()
+    for guest in endings:
+        _include(ended, guest)
+    return ended
+
+
+def _include(ended: Ended, guest: Ended) -> None:
+    """Add what a coordinator came to that runs in a peer's process."""
+    ended.coordinator = guest.coordinator
+    ended.payload_bytes_sent += guest.payload_bytes_sent
+    ended.wire_bytes_sent = (ended.wire_bytes_sent or 0) + (guest.wire_bytes_sent or 0)
+    ended.short_rounds += guest.short_rounds
+    ended.lost = sorted({*ended.lost, *guest.lost})
+    ended.staleness.include(guest.staleness)
+    ended.diverged = ended.diverged or guest.diverged
+    if ended.outcome in ("finished", "interrupted") and guest.outcome in ("failed", "diverged"):
+        ended.outcome, ended.why, ended.details = guest.outcome, guest.why, guest.details
+
+
+def _run_one(
+    seat: Seat, seats: Sequence[Seat], run_folder: Path | None, observers: Observers, stop: Callable[[], bool]
+) -> Ended:
+    assembly, name = seat.assembly, seat.assembly.nodes[seat.me]
+    here = {other.me: other.links.endpoint for other in seats}
+    others = {peer: _dial_endpoint(assembly, peer) for peer in {seat.me, *seat.core.neighbours}}
+    seat.dial(others | {peer: here[peer] for peer in others if peer in here and peer != seat.me})
     if seat.links.endpoint is not None:
         observers.alert(f"listening on {seat.links.endpoint}")
-    reporter = _OwnReporter(assembly, name, observers, stop)
+    is_coordinator = seat.me in assembly.coordinator_ids
+    reporter = _OwnReporter(assembly, name, observers, stop, is_coordinator=is_coordinator)
     end = seat.run(reporter, lambda entry: observers.event("did", peer=name, **entry))
     if reporter.has_ended and end.outcome == "interrupted":
         end.outcome = "alone" if end.is_alone else "finished"
-    if run_folder is not None and end.tidy and end.outcome in ("finished", "interrupted", "diverged"):
-        save_model(seat.learner.tensors(), run_folder / "peers" / name)
-    return _ended(assembly, seat.me, reporter, end, seat.learner.params().detach().cpu().numpy())
+    tensors = seat.jobs.tensors()
+    if run_folder is not None and end.tidy and end.outcome in FINAL and tensors is not None:
+        save_model(tensors, run_folder / "peers" / name)
+    return _ended(assembly, seat.me, reporter, end, seat.params().numpy())
 
 
 def _ended(assembly: Assembly, me: PeerId, reporter: _OwnReporter, end: NodeEnd, params: np.ndarray) -> Ended:
@@ -161,10 +232,13 @@ def _ended(assembly: Assembly, me: PeerId, reporter: _OwnReporter, end: NodeEnd,
     ended.payload_bytes_sent = end.payload_bytes
     ended.wire_bytes_sent = end.wire_bytes
     ended.short_rounds = end.short_rounds
-    ended.lost = [assembly.names[peer] for peer in sorted(end.lost)]
+    ended.lost = [assembly.nodes[peer] for peer in sorted(end.lost)]
     ended.gradients = end.gradients
     ended.staleness = end.staleness
     ended.params = [params]
+    ended.why = end.why
+    if me in assembly.coordinator_ids:
+        ended.coordinator = params
     if end.diverged_round is not None:
         ended.diverged = Divergence(end.diverged_round, reporter.name)
     if end.failure is not None:
@@ -172,7 +246,7 @@ def _ended(assembly: Assembly, me: PeerId, reporter: _OwnReporter, end: NodeEnd,
         ended.details = end.failure.details if isinstance(end.failure, TrainingError) else ""
     if end.outcome == "alone":
         e = assembly.experiment
-        names = ended.lost or [assembly.names[peer] for peer in sorted(assembly.neighbours(me))]
+        names = ended.lost or [assembly.nodes[peer] for peer in sorted(assembly.neighbours(me))]
         patience = f"within {e.transport.join_s:g} s (transport.join_s)"
         if reporter.has_ended:
             patience = f"in the {e.stop_after_s:g} s that it had (stop_after_s)"
@@ -189,13 +263,16 @@ def _list_of(names: list[str]) -> str:
 # ---- Addresses
 
 
-def _entry(assembly: Assembly, peer: PeerId) -> PeerEntry | None:
-    name = assembly.names[peer]
+def _entry(assembly: Assembly, node: PeerId) -> PeerEntry | None:
+    """Return the entry of a node; a coordinator in a peer's process has that peer's."""
+    name = assembly.nodes[assembly.host_of(node)]
     return next((entry for entry in assembly.experiment.peers if entry.name == name), None)
 
 
 def _listen_endpoint(assembly: Assembly, me: PeerId) -> str | None:
     """Return where a peer binds; None where it only dials."""
+    if any(assembly.host_of(node) == me for node in assembly.coordinator_ids if node != me):
+        return None  # the address is for the coordinator in this process; its worker dials
     entry = _entry(assembly, me)
     listen = (entry.listen if entry and entry.listen else None) or assembly.experiment.transport.listen
     if listen == "none":
@@ -207,6 +284,8 @@ def _listen_endpoint(assembly: Assembly, me: PeerId) -> str | None:
 
 def _dial_endpoint(assembly: Assembly, peer: PeerId) -> str | None:
     """Return what others dial to reach a peer; None where it cannot be dialled."""
+    if any(assembly.host_of(node) == peer for node in assembly.coordinator_ids if node != peer):
+        return None
     entry = _entry(assembly, peer)
     if entry is None or entry.listen == "none":
         return None

@@ -47,6 +47,12 @@ GRAPH_FILE = Form('"file:PATH"', r"file:.+")
 NETWORKX = Form('"networkx:NAME"', r"networkx:[^\W\d]\w*")
 CUDA = Form('"cuda:N"', r"cuda:(0|[1-9][0-9]{0,3})")
 
+# How many peers there are where nothing says so; as topology has it, which is not loaded for reading a file.
+DEFAULT_PEERS = 8
+
+# Modes in which a coordinator holds the parameters: a parameter server. In the remaining one, "ring", nobody does.
+COORDINATING = ("sync", "async", "quorum", "buffered")
+
 CHOICES: dict[str, Choice] = {
     "task.model": Choice(("cnn", "mlp", "softmax", "linear"), forms=(FACTORY,)),
     "task.data": Choice(("mnist5k", "inline", "none"), forms=(TORCHVISION, NPZ, FACTORY)),
@@ -69,8 +75,8 @@ CHOICES: dict[str, Choice] = {
     "topology.variant": Choice(("oracle", "local")),
     "topology.among": Choice(("complete", "ring", "path", "star", "hypercube"), forms=(GRAPH_FILE,)),
     "algorithm.name": Choice(
-        ("dpsgd", "adpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "local", "exact"),
-        later=("choco", "easgd", "cached", "power_gossip"),
+        ("dpsgd", "adpsgd", "push_sum", "gradient_tracking", "d2", "diloco", "easgd", "local", "exact"),
+        later=("choco", "cached", "power_gossip"),
         forms=(FACTORY,),
     ),
     "algorithm.mode": Choice(("sync", "async")),
@@ -82,16 +88,14 @@ CHOICES: dict[str, Choice] = {
     ),
     "algorithm.buffers": Choice(("average", "keep")),
     "compression.name": Choice(
-        ("none",),
-        later=(
-            *("fp16", "bf16", "int8", "int4", "int2", "top_k", "random_k", "sign", "qsgd"),
-            "low_rank",
-        ),
+        ("none", "fp16", "bf16"),
+        later=("int8", "int4", "int2", "top_k", "random_k", "sign", "qsgd", "low_rank"),
     ),
-    "coordinator.mode": Choice(("none",), later=("sync", "async", "quorum", "buffered", "ring")),
+    "coordinator.mode": Choice(("none", "sync", "async", "quorum", "buffered", "ring")),
     "coordinator.aggregate": Choice(("gradients", "models")),
     "coordinator.weighting": Choice(("samples", "equal")),
     "coordinator.server_optimizer": Choice(("sgd", "momentum", "adam", "yogi", "adagrad")),
+    "coordinator.variant": Choice(("paper", "zero_start", "flower")),
     "coordinator.staleness": Choice(("constant", "inverse", "inverse_sqrt")),
     "coordinator.late": Choice(("drop", "stale")),
     "coordinator.arrival": Choice(("clock", "round_robin")),
@@ -104,7 +108,7 @@ CHOICES: dict[str, Choice] = {
 }
 
 # Keys of the contract that may only keep their default until they are built; a table stands for all its keys.
-ONLY_DEFAULT = (*("faults.attackers", "transport.overlap", "checkpoint", "peers.key", "transport.advertise"),)
+ONLY_DEFAULT = ("faults.attackers", "transport.overlap", "peers.key", "transport.advertise")
 
 # Keys that only some values of another key use: key -> (the other key, the values or their forms).
 USED_BY: dict[str, tuple[str, tuple[str | Form, ...]]] = {
@@ -142,6 +146,27 @@ USED_BY: dict[str, tuple[str, tuple[str | Form, ...]]] = {
     "compression.fraction": ("compression.name", ("top_k", "random_k")),
     "compression.levels": ("compression.name", ("qsgd",)),
     "compression.rank": ("compression.name", ("low_rank",)),
+    "coordinator.name": ("coordinator.mode", COORDINATING),
+    "coordinator.aggregate": ("coordinator.mode", COORDINATING),
+    "coordinator.weighting": ("coordinator.mode", ("sync", "quorum", "ring")),
+    "coordinator.fraction": ("coordinator.mode", ("sync",)),
+    "coordinator.server_optimizer": ("coordinator.mode", COORDINATING),
+    "coordinator.server_lr": ("coordinator.mode", COORDINATING),
+    "coordinator.server_momentum": ("coordinator.server_optimizer", ("momentum",)),
+    "coordinator.beta1": ("coordinator.server_optimizer", ("adam", "yogi", "adagrad")),
+    "coordinator.beta2": ("coordinator.server_optimizer", ("adam", "yogi")),
+    "coordinator.server_tau": ("coordinator.server_optimizer", ("adam", "yogi", "adagrad")),
+    "coordinator.variant": ("coordinator.server_optimizer", ("adam", "yogi", "adagrad")),
+    "coordinator.staleness": ("coordinator.mode", ("async", "quorum", "buffered")),
+    "coordinator.max_staleness": ("coordinator.mode", ("async",)),
+    "coordinator.quorum": ("coordinator.mode", ("quorum",)),
+    "coordinator.timer_s": ("coordinator.mode", ("quorum",)),
+    "coordinator.late": ("coordinator.mode", ("quorum",)),
+    "coordinator.buffer": ("coordinator.mode", ("buffered",)),
+    "coordinator.servers": ("coordinator.mode", ("sync", "async", "buffered")),
+    "coordinator.arrival": ("coordinator.mode", ("async",)),
+    "coordinator.delay": ("coordinator.mode", ("async",)),
+    "coordinator.engine": ("coordinator.mode", ("ring",)),
     "speed.sigma": ("speed.distribution", ("lognormal",)),
     "peers.data": ("task.partition", ("own",)),
 }

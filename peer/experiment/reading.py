@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from peer.errors import ConfigError
+from peer.experiment.experiment import Experiment
 from peer.experiment.refusal import first_of, problem_of
 from peer.experiment.rules import problems_in
-from peer.experiment.schema import Experiment
 from peer.experiment.wording import brief, one_line
 
 MAX_FILE_BYTES = 256 * 2**20

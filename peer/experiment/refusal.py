@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peer.errors import ConfigError
-from peer.experiment.rules import Problem
-from peer.experiment.schema import Experiment, PeerEntry, Table
+from peer.experiment.experiment import Experiment
+from peer.experiment.problem import Problem
+from peer.experiment.schema import PeerEntry, Table
 from peer.experiment.wording import brief, listed, nearest, one_line
 
 _TYPES = {

@@ -1,7 +1,6 @@
 """The checks across keys: what is refused although each value alone is fine."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
 
 from peer.experiment.choices import (
     ASYNCHRONOUS,
@@ -14,23 +13,12 @@ from peer.experiment.choices import (
     is_factory,
     is_of,
 )
+from peer.experiment.coordination import coordination_problems
+from peer.experiment.experiment import Experiment
 from peer.experiment.fault_entry import FaultError, fault_entry
-from peer.experiment.schema import Experiment, Table, Transport
+from peer.experiment.problem import Problem, changed, value_of
+from peer.experiment.schema import Transport
 from peer.experiment.wording import brief, listed, one_line
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong: `text` follows the key, or stands alone where no single key is to blame.
-
-    `at` is the key whose place in the file ranks the problem, where that is not `key`.
-    """
-
-    key: str
-    text: str
-    at: str = ""
-
-
-_DEFAULT = Experiment()
 
 
 def problems_in(experiment: Experiment) -> Iterator[Problem]:
@@ -39,8 +27,10 @@ def problems_in(experiment: Experiment) -> Iterator[Problem]:
     yield from _needed(experiment)
     yield from _task_problems(experiment)
     yield from _topology_problems(experiment)
-    yield from _algorithm_problems(experiment)
-    yield from _asynchronous_problems(experiment)
+    if experiment.coordinator.mode == "none":
+        yield from _algorithm_problems(experiment)
+        yield from _asynchronous_problems(experiment)
+    yield from coordination_problems(experiment)
     yield from _world_problems(experiment)
     if experiment.task.shards is not None:
         yield from _shard_problems(experiment)
@@ -49,54 +39,30 @@ def problems_in(experiment: Experiment) -> Iterator[Problem]:
     yield from _count_problems(experiment)
 
 
-def _value(experiment: Experiment, key: str) -> Any:
-    """The value of "rounds" or "task.lr"."""
-    value: Any = experiment
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _placed(experiment: Experiment, key: str) -> Iterator[tuple[str, Any, Any]]:
-    """The key, its value and its default; for a table each of its keys, for peers.NAME each machine's."""
-    table, _, name = key.partition(".")
-    if table == "peers":
-        for i, peer in enumerate(experiment.peers):
-            yield f"peers.{i}.{name}", getattr(peer, name), None
-    elif isinstance(_value(_DEFAULT, key), Table):
-        for field in type(_value(_DEFAULT, key)).model_fields:
-            yield from _placed(experiment, f"{key}.{field}")
-    else:
-        yield key, _value(experiment, key), _value(_DEFAULT, key)
-
-
 def _not_built(experiment: Experiment) -> Iterator[Problem]:
     for keys in ONLY_DEFAULT:
-        for key, value, default in _placed(experiment, keys):
-            if value != default and default is None:
+        for key, value, default in changed(experiment, keys):
+            if default is None:
                 yield Problem(key, "is not built yet; leave it out")
-            elif value != default:
+            else:
                 yield Problem(key, f"{brief(value)} is not built yet; built are: {brief(default)}")
 
 
 def _without_effect(experiment: Experiment) -> Iterator[Problem]:
+    # [coordinator] without a mode, and [algorithm] beside one, are for coordination.py.
+    idle = "coordinator." if experiment.coordinator.mode == "none" else "algorithm."
     for keys, (other, users) in USED_BY.items():
-        chosen = _value(experiment, other)
-        if any(is_of(chosen, user) for user in users):
+        chosen = value_of(experiment, other)
+        if keys.startswith(idle) or any(is_of(chosen, user) for user in users):
             continue
-        for key, value, default in _placed(experiment, keys):
-            if value != default:
-                names = listed([user if isinstance(user, str) else user.text for user in users])
-                yield Problem(key, f"belongs to {names}, and {other} is {one_line(chosen)}")
-    if experiment.coordinator.mode == "none":
-        for key, value, default in _placed(experiment, "coordinator"):
-            if value != default:
-                yield Problem(key, "has no effect without coordinator.mode")
+        for key, _, _ in changed(experiment, keys):
+            names = listed([user if isinstance(user, str) else user.text for user in users])
+            yield Problem(key, f"belongs to {names}, and {other} is {one_line(chosen)}")
 
 
 def _needed(experiment: Experiment) -> Iterator[Problem]:
     for (key, value), (needed, meaning) in NEEDS.items():
-        if _value(experiment, key) == value and _value(experiment, needed) is None:
+        if value_of(experiment, key) == value and value_of(experiment, needed) is None:
             yield Problem(needed, f'{key} = "{value}" needs it: {meaning}', at=key)
     topology = experiment.topology
     if topology.family in BY_POSITION and "threshold" not in topology.model_fields_set:
@@ -205,10 +171,10 @@ def _not_one_plain_step(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _shard_problems(experiment: Experiment) -> Iterator[Problem]:
-    shards, starts = experiment.task.shards or (), experiment.starts()
+    shards, starts, entries = experiment.task.shards or (), experiment.starts(), experiment.peer_entries()
     width = next((len(features) for shard in shards for features, _ in shard), 0)
     for i, shard in enumerate(shards):
-        name = experiment.peers[i].name if i < len(experiment.peers) else f"peer-{i}"
+        name = entries[i].name if i < len(entries) else f"peer-{i}"
         if not shard:
             yield Problem("task.shards", f"{name} has no rows")
         for row, (features, _) in enumerate(shard):
@@ -225,17 +191,18 @@ def _shard_problems(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _peer_problems(experiment: Experiment) -> Iterator[Problem]:
-    peers = experiment.peers
     first: dict[str, int] = {}
-    for i, peer in enumerate(peers):
-        if first.setdefault(peer.name, i) != i:
-            text = f"{brief(peer.name)} is the name of peers.{first[peer.name]} too"
+    for i, entry in enumerate(experiment.peers):
+        if first.setdefault(entry.name, i) != i:
+            text = f"{brief(entry.name)} is the name of peers.{first[entry.name]} too"
             yield Problem(f"peers.{i}.name", text)
-    if len({peer.position is None for peer in peers}) == 2:
-        lacking = next(i for i, peer in enumerate(peers) if peer.position is None)
+    apart = set(experiment.coordinator_entries())
+    peers = {i: entry for i, entry in enumerate(experiment.peers) if entry.name not in apart}
+    if len({peer.position is None for peer in peers.values()}) == 2:
+        lacking = next(i for i, peer in peers.items() if peer.position is None)
         yield Problem(f"peers.{lacking}.position", "is missing; either all peers have one, or none has")
     if experiment.topology.family == "mobile":
-        for i, peer in enumerate(peers):
+        for i, peer in peers.items():
             if peer.position is not None and not all(0 <= length <= 1 for length in peer.position):
                 text = f"{brief(peer.position)} is outside the unit square, in which mobile peers walk"
                 yield Problem(f"peers.{i}.position", f"{text}; both numbers are from 0 to 1")
@@ -243,7 +210,7 @@ def _peer_problems(experiment: Experiment) -> Iterator[Problem]:
         return
     if not peers:
         yield Problem("task.partition", "own needs [[peers]], each with its data")
-    for i, peer in enumerate(peers):
+    for i, peer in peers.items():
         if peer.data is None:
             yield Problem(f"peers.{i}.data", 'is missing; task.partition = "own" needs it for each peer')
 

@@ -1,20 +1,14 @@
-"""The tables of the experiment file with their defaults, and the experiment that they make up.
+"""The tables of the experiment file with their defaults.
 
 A key whose default is None is optional: left out, it says nothing.
 """
 
-import hashlib
-import json
-import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
-import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from peer.experiment.choices import BY_POSITION
-from peer.experiment.fingerprint import flat, short
 from peer.experiment.values import (
     FILLED,
     Address,
@@ -22,10 +16,10 @@ from peer.experiment.values import (
     Arguments,
     Chance,
     Count,
+    Decay,
     Device,
     Int,
     Listen,
-    Name,
     NotNegative,
     PeerName,
     Peers,
@@ -38,7 +32,6 @@ from peer.experiment.values import (
     Starts,
     one_of,
 )
-from peer.experiment.wording import shown
 
 
 class Table(BaseModel):
@@ -63,7 +56,7 @@ class Task(Table):
     lr: NotNegative = 0.05
     lr_schedule: Annotated[str, one_of("task.lr_schedule")] = "constant"
     warmup_rounds: Int = 0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Decay = 0.0
     weight_decay: NotNegative = 0.0
     proximal_mu: NotNegative = 0.0
     dtype: Annotated[str, one_of("task.dtype")] = "float32"
@@ -115,7 +108,7 @@ class Algorithm(Table):
     order: Annotated[str, one_of("algorithm.order")] = "atc"
     gamma: Positive | None = None
     outer_lr: NotNegative | None = None
-    outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    outer_momentum: Decay | None = None
     nesterov: bool | None = None
     among: Annotated[str, one_of("algorithm.among")] | None = None
     alpha: Positive | None = None
@@ -139,7 +132,11 @@ class Compression(Table):
 
 
 class Coordinator(Table):
-    """[coordinator]: the optional parameter server or ring."""
+    """[coordinator]: the optional parameter server or ring.
+
+    A key of the server optimiser that is None has that optimiser's own default, and server_lr the task's lr for
+    gradients, 1.0 for models.
+    """
 
     mode: Annotated[str, one_of("coordinator.mode")] = "none"
     name: PeerName = "coordinator"
@@ -148,13 +145,18 @@ class Coordinator(Table):
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     server_optimizer: Annotated[str, one_of("coordinator.server_optimizer")] = "sgd"
     server_lr: NotNegative | None = None
+    server_momentum: Decay | None = None
+    beta1: Decay | None = None
+    beta2: Decay | None = None
+    server_tau: Positive | None = None
+    variant: Annotated[str, one_of("coordinator.variant")] | None = None
     staleness: Annotated[str, one_of("coordinator.staleness")] = "constant"
     max_staleness: Int = 0
     quorum: Quorum = 0.8
     timer_s: Seconds = 0.0
     late: Annotated[str, one_of("coordinator.late")] = "drop"
     buffer: Count = 10
-    servers: Count = 1
+    servers: Annotated[int, Field(ge=1, le=1000)] = 1
     arrival: Annotated[str, one_of("coordinator.arrival")] = "clock"
     delay: Int = 0
     engine: Annotated[str, one_of("coordinator.engine")] = "own"
@@ -166,6 +168,7 @@ class Network(Table):
     latency_ms: NotNegative = 0.0
     jitter_ms: NotNegative = 0.0
     bandwidth_mbps: NotNegative = 0.0
+    node_mbps: NotNegative = 0.0
     loss: Chance = 0.0
     duplicate: Chance = 0.0
     reorder: Chance = 0.0
@@ -205,7 +208,10 @@ class Transport(Table):
 
 
 class Checkpoint(Table):
-    """[checkpoint]: how often a peer saves itself, and how many of these are kept."""
+    """[checkpoint]: after how many versions a coordinator saves itself, and how many of these are kept.
+
+    every_rounds = 0 is after every one.
+    """
 
     every_rounds: Int = 0
     keep: Count = 3
@@ -229,114 +235,3 @@ class PeerEntry(Table):
     key: str | None = None
     data: Annotated[str, one_of("peers.data")] | None = None
     device: Device | None = None
-
-
-class Experiment(Table):
-    """A checked experiment. Two are equal when their keys are; where they were read from does not count."""
-
-    name: Name = "experiment"
-    seed: Int = 0
-    rounds: Int = 200
-    stop_when: str = ""
-    stop_after_s: Seconds = 0.0
-    eval_every: Count = 10
-    task: Task = Task()
-    topology: Topology = Topology()
-    algorithm: Algorithm = Algorithm()
-    compression: Compression = Compression()
-    coordinator: Coordinator = Coordinator()
-    network: Network = Network()
-    speed: Speed = Speed()
-    faults: Faults = Faults()
-    transport: Transport = Transport()
-    checkpoint: Checkpoint = Checkpoint()
-    record: Record = Record()
-    peers: tuple[PeerEntry, ...] = ()
-
-    _path: Path | None = PrivateAttr(default=None)
-    _folder: Path = PrivateAttr(default=Path("."))
-    _overrides: dict[str, object] = PrivateAttr(default_factory=dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
-
-    def __hash__(self) -> int:
-        return hash(self.digest())
-
-    @property
-    def path(self) -> Path | None:
-        """The file this was read from; None where there was none."""
-        return self._path
-
-    @property
-    def folder(self) -> Path:
-        """Where relative paths and the user's modules are looked for; absolute after `load`."""
-        return self._folder
-
-    @property
-    def source_overrides(self) -> dict[str, object]:
-        """Dotted key -> value of what `load` was told to override."""
-        return dict(self._overrides)
-
-    def to_toml(self) -> str:
-        """The experiment as resolved, every key with its value; it loads back to an equal experiment."""
-        tables = self.model_dump(exclude_none=True)
-        if not self.peers:
-            del tables["peers"]
-        return tomli_w.dumps(tables)
-
-    def evaluates_after(self, round: int) -> bool:
-        """Whether the peers are evaluated after so many rounds: round 0, multiples of eval_every, the last."""
-        return round % self.eval_every == 0 or round == self.rounds
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether peers do not wait for each other: a round is then as many local rounds in all as there are peers."""
-        return self.algorithm.mode == "async" or self.algorithm.name == "adpsgd"
-
-    def init_is_nested(self) -> bool:
-        """Whether task.init gives each peer a start of its own."""
-        return self.task.init is not None and isinstance(self.task.init[0], tuple)
-
-    def starts(self) -> tuple[tuple[float, ...], ...]:
-        """The rows of task.init: none, one for all peers, or one for each."""
-        rows = self.task.init or ()
-        nested = tuple(row for row in rows if isinstance(row, tuple))
-        flat = tuple(number for number in rows if isinstance(number, float))
-        return nested or ((flat,) if flat else ())
-
-    def stated_counts(self) -> dict[str, int]:
-        """Key -> number of peers, where a key but topology.peers fixes it; a graph file is not read here."""
-        counts = {}
-        if self.topology.shape is not None:
-            counts["topology.shape"] = math.prod(self.topology.shape)
-        if self.task.shards is not None:
-            counts["task.shards"] = len(self.task.shards)
-        if self.task.init is not None and self.init_is_nested():
-            counts["task.init"] = len(self.task.init)
-        if self.peers:
-            counts["peers"] = sum(not self._is_coordinator(peer) for peer in self.peers)
-        return counts
-
-    def fingerprint(self) -> dict[str, str]:
-        """Dotted key -> short text, for each key of the digest; above 64 characters, the text's hash."""
-        return {key: short(shown(value)) for key, value in self._digested().items()}
-
-    def digest(self) -> str:
-        """SHA-256, in hex, of what peers must agree on to train together.
-
-        That is seed, rounds, task (without device, threads and step), topology, algorithm, compression and
-        coordinator.
-        """
-        canonical = json.dumps(self._digested(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
-
-    def _digested(self) -> dict[str, object]:
-        tables = {"task", "topology", "algorithm", "compression", "coordinator"}
-        kept = self.model_dump(include={"seed", "rounds"} | tables, exclude_none=True)
-        for local in ("device", "threads", "step"):
-            del kept["task"][local]
-        return dict(flat(kept))
-
-    def _is_coordinator(self, peer: PeerEntry) -> bool:
-        return self.coordinator.mode != "none" and peer.name == self.coordinator.name

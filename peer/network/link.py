@@ -23,6 +23,7 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Protocol
 
 from peer.network.greeting import Greeting, from_wire, plain, refusal
+from peer.network.sizes import Sizes
 from peer.network.stream import Incoming, Outgoing
 from peer.network.wire import TEXT_CHARACTERS, Ack, Beat, Chunk, Header, Hello, Note, Refuse, Welcome
 from peer.protocol.messages import Alert, Greeted, Heard, Heartbeat, Message, PeerId, Received, Severed
@@ -39,8 +40,7 @@ class Transmit(Protocol):
 class Link:
     """One neighbour, as this peer sees it.
 
-    `ours` is the own greeting, and `fields` the same as it travels. `payload_bytes` and `model_bytes` are the sizes
-    that `Incoming` goes by.
+    `ours` is the own greeting, and `fields` the same as it travels. `sizes` says what may come from the neighbour.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class Link:
         name: str,
         ours: Greeting,
         fields: Mapping[str, Any],
-        payload_bytes: tuple[int, ...],
-        model_bytes: int,
+        sizes: Sizes,
         transmit: Transmit,
     ) -> None:
         self.peer = peer
@@ -63,11 +62,10 @@ class Link:
         self.trusted = False  # a process passed the greeting, and has neither refused ours nor broken the protocol
         self.owes_ack = False  # the last one found a full queue, or no connection
         self.outgoing = Outgoing()
-        self.incoming = Incoming(payload_bytes, model_bytes)
+        self.incoming = Incoming(sizes)
         self._ours = ours
         self._fields = dict(fields)
-        self._payload_bytes = payload_bytes
-        self._model_bytes = model_bytes
+        self._sizes = sizes
         self._transmit = transmit
         self._session = ""  # of the process that was greeted in this incarnation
         self._reason = "in an earlier life"  # why the last incarnation ended
@@ -224,7 +222,7 @@ class Link:
         """The incarnation is over, and the next has this number."""
         self._distrust()
         self.incarnation, self.is_vacant = incarnation, True
-        self.outgoing, self.incoming = Outgoing(), Incoming(self._payload_bytes, self._model_bytes)
+        self.outgoing, self.incoming = Outgoing(), Incoming(self._sizes)
         self._session, self._reason = "", reason
 
     def _distrust(self) -> None:

@@ -22,6 +22,8 @@ from peer.errors import ConfigError, WireError
 from peer.network.greeting import Greeting, from_wire, plain, refusal
 from peer.network.line import Line, arrived, set_up
 from peer.network.link import Link, LinkEvent
+from peer.network.sizes import Sizes
+from peer.network.stream import PAYLOADS
 from peer.network.wire import (
     TEXT_CHARACTERS,
     Beat,
@@ -31,10 +33,13 @@ from peer.network.wire import (
     decode,
     encode,
 )
-from peer.protocol.messages import Accept, Alert, Data, Heartbeat, Message, Model, PeerId, Propose, Severed
+from peer.protocol.messages import Alert, Heartbeat, Message, PeerId, Severed
 
 FLUSH_S = 0.5
-"""How long `close` waits at most for the last acknowledgements."""
+"""How long `close` waits at most without any acknowledgement."""
+
+FLUSH_MOST_S = 10.0
+"""How long `close` waits at most in all."""
 
 ALERTS = 8
 """How many different alerts there are about one neighbour, and about all strangers together."""
@@ -51,9 +56,9 @@ class Traffic:
 class Links:
     """All connections of one peer.
 
-    `names` are the neighbours' names by id; `greeting` is the own one; `payload_bytes` the size of the message of
-    each exchange, `model_bytes` that of a `Model`, 0 where none is to come. `listen` is an endpoint to bind, such as
-    "tcp://127.0.0.1:*", or None.
+    `names` are the neighbours' names by id; `greeting` is the own one; `sizes` says for each neighbour what may come
+    from it. `listen` is an endpoint to bind, such as "tcp://127.0.0.1:*", or None. `pieces` is how many pieces a member
+    of a ring sends in a round.
 
     Raises ConfigError when the endpoint cannot be bound.
     """
@@ -62,10 +67,10 @@ class Links:
         self,
         names: Mapping[PeerId, str],
         greeting: Greeting,
-        payload_bytes: tuple[int, ...],
+        sizes: Mapping[PeerId, Sizes],
         listen: str | None = "tcp://127.0.0.1:*",
         *,
-        model_bytes: int = 0,
+        pieces: int = 0,
     ) -> None:
         self.traffic = Traffic()
         self.endpoint: str | None = None
@@ -73,12 +78,12 @@ class Links:
         fields = greeting.to_wire()
         self._lines = {peer: Line() for peer in names}
         self._links = {
-            peer: Link(peer, name, greeting, fields, payload_bytes, model_bytes, partial(self._transmit, peer))
+            peer: Link(peer, name, greeting, fields, sizes[peer], partial(self._transmit, peer))
             for peer, name in names.items()
         }
         self._by_name = {link.name: link for link in self._links.values()}
         self._by_route: dict[bytes, Link] = {}
-        self._most_messages = most_messages(len(payload_bytes))
+        self._most_messages = most_messages(max((len(sizes[peer].data) for peer in names), default=0), pieces)
         self._news: list[LinkEvent] = []  # what `send` found out, for the next `poll`
         self._said: set[str] = set()
         self._alerts: Counter[str] = Counter()
@@ -114,6 +119,7 @@ class Links:
     def send(self, peer: PeerId, message: Message) -> None:
         """Queue a message for a neighbour; it is delivered once, in order, for as long as the two have each other.
 
+        A payload is a buffer of one byte or more, which must not change any more.
         What is sent to a neighbour that is lost, before it is greeted again, is lost, too.
         """
         link = self._links[peer]
@@ -127,7 +133,7 @@ class Links:
                 self._news += link.part("it acknowledges nothing of what it is sent")
             return
         link.send(message)
-        if isinstance(message, Data | Model | Propose | Accept):
+        if isinstance(message, PAYLOADS):
             self.traffic.payload_bytes += len(message.payload)
 
     def beat(self, round: int) -> None:
@@ -143,10 +149,16 @@ class Links:
         self._links[peer].turn_away(reason)
 
     def close(self) -> None:
-        """Flush what the neighbours that are there still have to get, for `FLUSH_S` at most, and close everything."""
-        until_s = monotonic() + FLUSH_S
-        while monotonic() < until_s and any(link.is_waited_for for link in self._links.values()):
+        """Flush what the neighbours that are there still have to get, and close everything.
+
+        It goes on for as long as acknowledgements keep coming, `FLUSH_MOST_S` at most; `FLUSH_S` without any is enough.
+        """
+        end_s = monotonic() + FLUSH_MOST_S
+        until_s, acknowledged = monotonic() + FLUSH_S, self._acknowledged()
+        while monotonic() < min(until_s, end_s) and any(link.is_waited_for for link in self._links.values()):
             self.poll(0.02)
+            if acknowledged != self._acknowledged():
+                until_s, acknowledged = monotonic() + FLUSH_S, self._acknowledged()
             for link in self._links.values():
                 link.owes_ack |= link.greeted  # once more: so it shows at a ROUTER whether the other side is gone
         for line in self._lines.values():
@@ -154,6 +166,10 @@ class Links:
         if self._router is not None:
             self._router.close(linger=0)
         self._context.term()
+
+    def _acknowledged(self) -> list[int]:
+        """Return how many items each neighbour has acknowledged."""
+        return [link.outgoing.acknowledged_until for link in self._links.values()]
 
     # ---- Frames in
 
@@ -304,11 +320,13 @@ class Links:
             yield Alert(text, refusal=refusal)
 
 
-def most_messages(exchanges: int) -> int:
+def most_messages(exchanges: int, pieces: int = 0) -> int:
     """Return how many messages may wait for their acknowledgement before a neighbour counts as one that gives none.
 
     A right one leaves at most these: of two rounds, since none is sent more than one round ahead of a neighbour, the
-    data and a `Done`; of coming back a `Resume`, a `Fetch`, a `Model` and a `Done`; a `Propose` and an answer; a
-    `Probe`, an `Echo`, a `Measured` and a `Degree`, before the rounds; a `Bye`. The bound is twice that.
+    data and a `Done`, or in a ring the pieces; of coming back a `Resume`, a `Fetch`, a `Model` and a `Done`; a
+    `Propose` and an answer; a `Probe`, an `Echo`, a `Measured` and a `Degree`, before the rounds; towards a worker two
+    `Global`s, the one that it has asked for and the last, or towards a coordinator a `Pull` and two `Push`es, as the
+    second answers a `Global` that answered the first; a `Broken` and a `Bye`. The bound is twice that.
     """
-    return 2 * (2 * (exchanges + 1) + 4 + 2 + 4 + 1)
+    return 2 * (2 * (exchanges + 1 + pieces) + 4 + 2 + 4 + 3 + 2)

@@ -6,12 +6,15 @@ with the size of a model, and heartbeats never wait behind more than that.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from peer.errors import WireError
+from peer.network.sizes import Sizes
 from peer.network.wire import CHUNK_BYTES, Chunk, Note
 from peer.protocol.messages import (
     Accept,
+    Broken,
     Busy,
     Bye,
     Data,
@@ -19,12 +22,15 @@ from peer.protocol.messages import (
     Done,
     Echo,
     Fetch,
+    Global,
     Measured,
     Message,
     Model,
-    Payload,
+    Piece,
     Probe,
     Propose,
+    Pull,
+    Push,
     Resume,
     Skip,
 )
@@ -32,15 +38,21 @@ from peer.protocol.messages import (
 WINDOW = 8
 """Items under way: with chunks of 512 KiB, 4 MiB a link, enough for 300 Mb/s at a round trip of 100 ms."""
 
-NUMBERS = (Done, Skip, Bye, Resume, Busy, Probe, Echo, Measured, Degree)
+NUMBERS = (Done, Skip, Bye, Resume, Busy, Probe, Echo, Measured, Degree, Broken)
 """The messages that are one number."""
 
-NOTES = (Fetch, *NUMBERS)
+NOTES = (*NUMBERS, Pull, Fetch)
 """The messages without a payload. Their order is part of the wire's format."""
 
-PAYLOADS = (Data, Model, Propose, Accept)
+PAYLOADS = (Data, Model, Propose, Accept, Push, Global, Piece)
 """The messages that carry a payload, beside one number or two. Their order is part of the wire's format."""
 
+PHASES: tuple[Literal["scatter", "gather"], ...] = ("scatter", "gather")
+STEPS, PIECES = 2**20, 2**32
+"""How many steps a phase of a ring all-reduce may have, and how many pieces a segment: where a piece belongs is one
+number, (phase STEPS + step) PIECES + piece."""
+
+Carrier = Data | Model | Propose | Accept | Push | Global | Piece
 Numbered = Chunk | Note
 Item = tuple[Numbered, memoryview | None]
 
@@ -65,32 +77,11 @@ class Outgoing:
         return len(self._ends)
 
     def put(self, message: Message) -> None:
-        """Queue a message. Its payload is bytes that must not change until it is acknowledged."""
-        match message:
-            case Data(round, exchange, payload):
-                self._cut(PAYLOADS.index(Data), round, exchange, payload)
-            case Model(round, payload):
-                self._cut(PAYLOADS.index(Model), round, 0, payload)
-            case Propose(number, answered, payload):
-                self._cut(PAYLOADS.index(Propose), number, answered, payload)
-            case Accept(number, payload):
-                self._cut(PAYLOADS.index(Accept), number, 0, payload)
-            case Fetch():
-                self._add(Note(self._next, NOTES.index(Fetch), 0), None)
-            case (
-                Done(value)
-                | Skip(value)
-                | Bye(value)
-                | Resume(value)
-                | Busy(value)
-                | Probe(value)
-                | Echo(value)
-                | Measured(value)
-                | Degree(value)
-            ):
-                self._add(Note(self._next, NOTES.index(type(message)), value), None)
-            case _:
-                raise AssertionError(f"{message} does not belong into the stream")
+        """Queue a message. Its payload is a buffer of one byte or more, which must not change until acknowledged."""
+        if isinstance(message, PAYLOADS):
+            self._cut(message)
+        else:
+            self._add(_note(self._next, message), None)
         self._ends.append(self._next)
 
     def ready(self) -> Item | None:
@@ -121,11 +112,13 @@ class Outgoing:
         """Say whether all that was put has been acknowledged."""
         return not self._unacknowledged
 
-    def _cut(self, what: int, first: int, second: int, payload: Payload) -> None:
-        body = memoryview(payload).cast("B")
+    def _cut(self, message: Carrier) -> None:
+        body = memoryview(message.payload).cast("B")
         assert body, "a message without bytes would never arrive"
+        what, (first, second) = PAYLOADS.index(type(message)), _numbers(message)
         for offset in range(0, len(body), CHUNK_BYTES):
-            self._add(Chunk(self._next, what, first, second, offset), body[offset : offset + CHUNK_BYTES])
+            chunk = Chunk(self._next, what, first, second, len(body), offset)
+            self._add(chunk, body[offset : offset + CHUNK_BYTES])
 
     def _add(self, header: Numbered, body: memoryview | None) -> None:
         self._unacknowledged.append((header, body))
@@ -133,19 +126,14 @@ class Outgoing:
 
 
 class Incoming:
-    """The receiving half.
+    """The receiving half: what may come, and how large it is, is for `sizes`."""
 
-    By the own layout: `payload_bytes[k]` is the size of the message of exchange k, and a proposal and its answer carry
-    one of exchange 0; `model_bytes` is the size of the parameters, 0 where nobody is to send them.
-    """
-
-    def __init__(self, payload_bytes: tuple[int, ...], model_bytes: int = 0) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self.next_wanted = 0
         self.ended = False  # the other side has said Bye: nothing follows
-        self._payload_bytes = payload_bytes
-        self._model_bytes = model_bytes
+        self._sizes = sizes
         self._buffer = bytearray()
-        self._filling: tuple[int, int, int] | None = None  # what, first and second of the message that comes in
+        self._filling: tuple[int, int, int, int] | None = None  # what all chunks of the message that comes in say
         self._filled = 0
 
     def take(self, header: Numbered, body: memoryview | None) -> Message | None:
@@ -167,52 +155,100 @@ class Incoming:
         return self._fill(header, body)
 
     def _fill(self, header: Chunk, body: memoryview) -> Message | None:
-        size, key = self._size_bytes(header), (header.what, header.first, header.second)
+        message, says = _carrier(header), (header.what, header.first, header.second, header.size)
         if header.offset == 0 and self._filling is None:
-            self._buffer, self._filling, self._filled = bytearray(size), key, 0
-        if key != self._filling or header.offset != self._filled:
+            self._check_size(message, header.size)
+            self._buffer, self._filling, self._filled = bytearray(header.size), says, 0
+        if says != self._filling or header.offset != self._filled:
             raise WireError("a chunk that does not continue the message before it")
         end = header.offset + len(body)
-        if end > size:
-            raise WireError(f"a message of more than the {size} bytes that the model has")
+        if end > header.size:
+            raise WireError(f"a message of more than its {header.size} bytes")
         self._buffer[header.offset : end] = body
         self._filled = end
-        if end < size:
+        if end < header.size:
             return None
-        whole = _whole(header, self._buffer)
-        self._buffer, self._filling = bytearray(), None
-        return whole
+        payload, self._buffer, self._filling = self._buffer, bytearray(), None
+        return replace(message, payload=payload)
 
-    def _size_bytes(self, header: Chunk) -> int:
-        """Return the size of the whole message. Raises WireError for one that there cannot be."""
-        if header.what >= len(PAYLOADS):
-            raise WireError(f"a payload of unknown kind {header.what}")
-        kind = PAYLOADS[header.what]
-        exchange = header.second if kind is Data else 0
-        if kind is not Model and exchange >= len(self._payload_bytes):
-            raise WireError(f"exchange {exchange} of {len(self._payload_bytes)}")
-        if kind in (Model, Accept) and header.second:
-            raise WireError(f"a message {kind.__name__} with a second number")
-        size = self._model_bytes if kind is Model else self._payload_bytes[exchange]
-        if not size:
-            raise WireError(f"a message {kind.__name__}, which nobody sends in this run")
-        return size
+    def _check_size(self, message: Carrier, size: int) -> None:
+        allowed = self._sizes.allowed(message)
+        if size not in allowed:
+            sizes = f"{allowed[0]}" if len(allowed) == 1 else f"{allowed[0]} to {allowed[-1]}"
+            raise WireError(f"a message {type(message).__name__} of {size} bytes; by the layout it has {sizes}")
+
+
+# ---- Between messages and their headers
+
+
+def _numbers(message: Carrier) -> tuple[int, int]:
+    """Return what a `Chunk` says beside the payload."""
+    match message:
+        case Data(first, second) | Propose(first, second) | Push(first, second):
+            return first, second
+        case Global(version, _, heard):
+            return version, heard
+        case Piece(round, phase, step, piece):
+            assert 0 <= step < STEPS, "more steps than a ring may have"
+            assert 0 <= piece < PIECES, "more pieces than a segment may have"
+            return round, (PHASES.index(phase) * STEPS + step) * PIECES + piece
+        case Model(number) | Accept(number):
+            return number, 0
+
+
+def _carrier(header: Chunk) -> Carrier:
+    """Return the message of which this is a chunk, without its payload. Raises WireError where there is none."""
+    if header.what >= len(PAYLOADS):
+        raise WireError(f"a payload of unknown kind {header.what}")
+    kind, first, second = PAYLOADS[header.what], header.first, header.second
+    if kind is Data or kind is Propose or kind is Push:
+        return kind(first, second, None)
+    if kind is Global:
+        return Global(first, None, second)
+    if kind is Piece:
+        place, piece = divmod(second, PIECES)
+        phase, step = divmod(place, STEPS)
+        if phase >= len(PHASES):
+            raise WireError(f"a piece of phase {phase}, which there is not")
+        return Piece(first, PHASES[phase], step, piece, None)
+    if second:
+        raise WireError(f"a message {kind.__name__} with a second number")
+    return Model(first, None) if kind is Model else Accept(first, None)
+
+
+def _note(sequence: int, message: Message) -> Note:
+    """Return a message without a payload as an item of the stream."""
+    match message:
+        case Fetch() | Pull(None):
+            value = 0
+        case Pull(int(version)):
+            value = version + 1
+        case (
+            Done(value)
+            | Skip(value)
+            | Bye(value)
+            | Resume(value)
+            | Busy(value)
+            | Probe(value)
+            | Echo(value)
+            | Measured(value)
+            | Degree(value)
+            | Broken(value)
+        ):
+            pass
+        case _:
+            raise AssertionError(f"{message} does not belong into the stream")
+    return Note(sequence, NOTES.index(type(message)), value)
 
 
 def _noted(header: Note) -> Message:
+    """Return the message that is this note. Raises WireError where there is none."""
     if header.what >= len(NOTES):
         raise WireError(f"a note of unknown kind {header.what}")
-    if header.what != NOTES.index(Fetch):
-        return NUMBERS[header.what - 1](header.value)
+    if header.what < len(NUMBERS):
+        return NUMBERS[header.what](header.value)
+    if header.what == NOTES.index(Pull):
+        return Pull(header.value - 1 if header.value else None)
     if header.value:
         raise WireError(f"a message Fetch with the number {header.value}")
     return Fetch()
-
-
-def _whole(header: Chunk, payload: bytearray) -> Message:
-    kind = PAYLOADS[header.what]
-    if kind is Data:
-        return Data(header.first, header.second, payload)
-    if kind is Propose:
-        return Propose(header.first, header.second, payload)
-    return Model(header.first, payload) if kind is Model else Accept(header.first, payload)

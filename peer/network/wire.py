@@ -13,7 +13,7 @@ import msgpack
 
 from peer.errors import WireError
 
-VERSION = "earshot-2"
+VERSION = "earshot-3"
 """First item of every header: stray bytes on the port are not taken for a message."""
 
 HEADER_BYTES = 64 * 1024
@@ -78,13 +78,15 @@ class Ack:
 class Chunk:
     """Bytes of a message from `offset` on; they travel in a frame of their own. Item `sequence` of the stream.
 
-    `what` is one of the stream's PAYLOADS, `first` and `second` are the numbers beside the payload.
+    `what` is one of the stream's PAYLOADS, `first` and `second` are the numbers beside the payload. `size` is how many
+    bytes the whole message has: the receiver compares it with what its own layout allows.
     """
 
     sequence: int
     what: int
     first: int
     second: int
+    size: int
     offset: int
 
 

@@ -1,4 +1,4 @@
-"""The coordinator of a parameter server: in rounds (sync, quorum) or by arrival (async, buffered).
+"""The coordinator of a parameter server: what its disciplines, `by_rounds` and `by_arrival`, have in common.
 
     waiting --each worker has spoken or is lost--> open --enough was pushed: Apply--> applying
     applying --Applied: one version more--> open, or after the last version closing
@@ -7,10 +7,13 @@
 A worker that does nothing is *given* the parameters by a `Global`, trains, and comes back with a `Push`, which asks for
 the next. What is applied is always one whole update, in `Apply`, and versions grow by one with each. What is pushed
 meanwhile waits in the inbox, which holds at most one push of each worker, as nobody is given anything before its push
-has left it. `ByRounds` and `ByArrival` say what is applied when, and who is given what.
+has left it. The disciplines say what is applied when, and who is given what. The last version is given to all workers,
+whether they have asked or are at work, with a `Bye` after it; who is lost at that moment gets it when it is back. A
+coordinator that is stopped before that says only `Bye`.
 
-A lost worker is waited for no longer; what was heard of it whole still counts. One that comes back says what it does
-and is given the present version, if it does nothing. When nobody is left the run ends as "failed".
+A lost worker is waited for no longer; what was heard of it whole still counts, unless it is started anew before that is
+applied: then it does its part again. One that comes back says what it does and is given the present version, if it does
+nothing. When nobody is left the run ends as "failed".
 
 Pushes of a worker are numbered. A coordinator that falls begins from a `Present` of an earlier version: workers then
 say again what was not answered, what is in those parameters is known by its number, and what was made from a version
@@ -19,14 +22,17 @@ that there is not any more is dropped. Of `ByArrival` with a buffer, what was in
 Links lose nothing within one life of two peers with each other, but what they carry may come twice and in any order;
 only `Bye` comes after all else. After a `PeerLost`, and before a `PeerJoined`, what was said is void.
 
+Several coordinators, each with a part of the parameters, share their workers and know nothing of one another. Each
+keeps these rules for its own part; see `worker` for what holds beyond.
+
 The coordinator is a process of its own here. One that also trains needs a `Worker` core beside this one, whose
 messages the shell hands over without a link, which is never lost, and whose steps do not keep this one from working.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import fsum, inf
+from math import inf
 from typing import Literal
 
 from peer.protocol.messages import (
@@ -81,7 +87,7 @@ class Coordinator(ABC):
         self.version = present.version
         self.settled = dict.fromkeys(sorted(self.neighbours), 0) | dict(present.settled)
         self.short_rounds = 0
-        self.dropped = 0  # pushes that came too late to be applied
+        self.dropped = 0  # pushes that were not applied: too late, or void
         self.lost: dict[PeerId, str] = {}
         self._kept: dict[int, Payload] = {self.version: present.payload}  # parameters by version
         self._keeps = 1  # how many of them
@@ -94,6 +100,7 @@ class Coordinator(ABC):
         self._applying: dict[PeerId, int] = {}  # numbers of pushes that are being applied, or wait in a buffer
         self._asking: dict[PeerId, None] = {}  # who does nothing, in the order in which they asked
         self._given: dict[PeerId, int] = {}  # who trains, from which version
+        self._last_given: dict[PeerId, int] = {}  # by this coordinator, since it was started
 
     # ---- The Core interface
 
@@ -147,15 +154,16 @@ class Coordinator(ABC):
         """A version begins."""
 
     @abstractmethod
-    def _is_too_late(self, push: Push) -> bool:
+    def _is_too_late(self, peer: PeerId, push: Push) -> bool:
         """Say whether a push, made from this or an earlier version, is to be dropped."""
 
     @abstractmethod
     def _due(self) -> list[tuple[PeerId, Push]]:
         """Take out of the inbox what is to be applied now, in order; nothing if it is not time yet."""
 
+    @abstractmethod
     def _weights(self, pushes: list[tuple[PeerId, Push]]) -> list[float]:
-        return [1.0] * len(pushes)
+        """Return what each of the pushes that are applied now weighs."""
 
     @abstractmethod
     def _version_for(self, peer: PeerId) -> int | None:
@@ -195,15 +203,18 @@ class Coordinator(ABC):
             if pushes := self._due():
                 return [self._apply(pushes)]
             return self._give() if self.alive else self._fail()
-        return self._say_goodbye() if self.phase == "closing" else []
+        return self._close() if self.phase == "closing" else []
 
     # ---- Versions
 
     def _drop_what_is_void(self) -> None:
         for peer, push in list(self._inbox.items()):
-            if push.version > self.version or self._is_too_late(push):
-                del self._inbox[peer]
-                self.dropped += 1
+            if push.version > self.version or self._is_too_late(peer, push):
+                self._drop(peer)
+
+    def _drop(self, peer: PeerId) -> None:
+        if self._inbox.pop(peer, None):
+            self.dropped += 1
 
     def _apply(self, pushes: list[tuple[PeerId, Push]]) -> Apply:
         self.phase = "applying"
@@ -237,7 +248,7 @@ class Coordinator(ABC):
             version = self._version_for(peer)
             if version is not None:
                 del self._asking[peer]
-                self._given[peer] = version
+                self._given[peer] = self._last_given[peer] = version
                 effects.append(Send(peer, Global(version, self._kept[version], self._heard[peer])))
         return effects
 
@@ -248,6 +259,7 @@ class Coordinator(ABC):
             case Pull(working_at) if sender in self._silent:
                 self._silent.discard(sender)
                 if working_at is None:
+                    self._drop(sender)
                     self._asking[sender] = None
                 else:
                     self._given[sender] = working_at
@@ -297,180 +309,37 @@ class Coordinator(ABC):
 
     # ---- The end
 
-    def _say_goodbye(self) -> list[Effect]:
-        """To those that have spoken; when all have answered, it is done."""
-        told = sorted(self.alive - self._silent - self._told_goodbye)
-        self._told_goodbye.update(told)
-        goodbyes: list[Effect] = [Send(peer, Bye(self.version)) for peer in told]
+    def _close(self) -> list[Effect]:
+        """Send those home that have spoken; when all have answered, it is done."""
         if self.alive:
-            return goodbyes
+            return self._give_last()
         self.phase = "done"
         return [Finish("finished")]
 
+    def _give_last(self) -> list[Effect]:
+        """Give the last version and say goodbye, whether it was asked for or not."""
+        effects: list[Effect] = []
+        for peer in sorted(self.alive - self._silent - self._told_goodbye):
+            self._told_goodbye.add(peer)
+            last = Global(self.version, self._kept[self.version], self._heard[peer])
+            effects += [Send(peer, last), Send(peer, Bye(self.version))]
+        return effects
+
     def _fail(self) -> list[Effect]:
         self._end()
-        return [Alert(f"no worker is left to go on from version {self.version}"), Finish("failed")]
+        return [Finish("failed", f"no worker is left to go on from version {self.version}")]
 
     def _stop(self) -> list[Effect]:
         if self.phase == "applying":
             self._is_to_stop = True
             return []
         is_complete = self.phase == "closing"
+        given = self._give_last() if is_complete else []
         told = sorted(self.alive - self._told_goodbye)
         self._end()
-        return [*(Send(peer, Bye(self.version)) for peer in told), Finish("finished" if is_complete else "interrupted")]
+        goodbyes = (Send(peer, Bye(self.version)) for peer in told)
+        return [*given, *goodbyes, Finish("finished" if is_complete else "interrupted")]
 
     def _end(self) -> None:
         self.phase = "done"
         self.deadline_s = inf
-
-
-class ByRounds(Coordinator):
-    """Synchronous: what the chosen workers push for one version is applied at once, in node order.
-
-    `chosen(version)` are the workers that take part in making the next one, all where it is None; where none of them
-    is there, everybody is asked. `count` 0 is a barrier: the round closes when each chosen worker has pushed or is
-    lost. Else it closes on so many pushes (quorum), or when no more can come. `timer_s` closes it earlier, from its
-    beginning on; where nothing has been pushed by then, on the first push. 0: no timer.
-
-    A push that comes after its round is dropped, and its worker given the present version; or with `late` "stale" it
-    is one of the pushes of the present round. `weights` are those of the workers, say how many rows each has, above 0;
-    those of one `Apply` sum to 1. None: all count the same.
-    """
-
-    def __init__(
-        self,
-        me: PeerId,
-        workers: Iterable[PeerId],
-        rounds: int,
-        present: Present,
-        *,
-        chosen: Callable[[int], set[PeerId]] | None = None,
-        count: int = 0,
-        timer_s: float = 0.0,
-        late: Literal["drop", "stale"] = "drop",
-        weights: Mapping[PeerId, float] | None = None,
-    ) -> None:
-        super().__init__(me, workers, rounds, present)
-        self.chosen = chosen or (lambda version: self.neighbours)
-        self.count = count
-        self.timer_s = timer_s
-        self.late = late
-        self.weights = weights or dict.fromkeys(self.neighbours, 1.0)
-        assert all(self.weights[peer] > 0 for peer in self.neighbours)
-        self._members: set[PeerId] = set()  # of this round
-        self._is_overdue = False
-
-    def _begin_version(self, now_s: float) -> None:
-        self._members = self.neighbours & self.chosen(self.version)
-        self._is_overdue = False
-        self.deadline_s = now_s + self.timer_s if self.timer_s else inf
-
-    def _note_time(self, now_s: float) -> None:
-        if now_s >= self.deadline_s:
-            self._is_overdue, self.deadline_s = True, inf
-
-    def _is_too_late(self, push: Push) -> bool:
-        return self.late == "drop" and push.version < self.version
-
-    def _missing(self) -> set[PeerId]:
-        return (self._members & self.alive) - self._inbox.keys()
-
-    def _due(self) -> list[tuple[PeerId, Push]]:
-        if not self._inbox:
-            if not self._members & self.alive:
-                self._members = set(self.neighbours)
-            return []
-        is_met = 0 < self.count <= len(self._inbox)
-        if self._missing() and not is_met and not self._is_overdue:
-            return []
-        self.short_rounds += not self._members <= self._inbox.keys()
-        pushes, self._inbox = sorted(self._inbox.items(), key=lambda item: item[0]), {}
-        return pushes
-
-    def _weights(self, pushes: list[tuple[PeerId, Push]]) -> list[float]:
-        total = fsum(self.weights[peer] for peer, _ in pushes)
-        return [self.weights[peer] / total for peer, _ in pushes]
-
-    def _version_for(self, peer: PeerId) -> int | None:
-        return self.version if peer in self._members else None
-
-
-class ByArrival(Coordinator):
-    """Asynchronous: a push is applied when it arrives, whole, and its worker is then given the version that came of it.
-
-    With a `size` above 1 so many pushes are one `Apply` (FedBuff). A worker whose push is in the buffer is given the
-    present version at once, and may be in the buffer twice.
-
-    `max_staleness` bounds, in versions, how stale a push may be when it is applied; 0: no bound. No push ever waits
-    for that. Who asks has to, if one who trains could then become too stale, whatever the order in which they push. So
-    at most `max_staleness` + 1 train at a time. What a worker that was away brings may still be too stale: it is
-    dropped.
-
-    With `arrival` "round_robin" pushes are applied in node order of the workers that are there, round and round,
-    whatever arrives first. A fixed `delay` is for experiments: update k is made from version k - `delay`, and those
-    before the first count as the first. It goes by turns, so when a worker asks it is known which update its push will
-    be: it is given the version `delay` before that one, once there is that version. When a worker is lost, or comes
-    back, turns shift and a few updates have another staleness; after a restart, so do the first `delay` ones.
-    """
-
-    def __init__(
-        self,
-        me: PeerId,
-        workers: Iterable[PeerId],
-        rounds: int,
-        present: Present,
-        *,
-        size: int = 1,
-        max_staleness: int = 0,
-        arrival: Literal["clock", "round_robin"] = "clock",
-        delay: int | None = None,
-    ) -> None:
-        super().__init__(me, workers, rounds, present)
-        assert size == 1 or (not max_staleness and delay is None), "these count versions, one for each push"
-        assert arrival == "clock" or not max_staleness, "by turns, a worker that waits would hold up the others"
-        assert delay is None or arrival == "round_robin", "a fixed delay goes by turns"
-        self.size = size
-        self.max_staleness = max_staleness
-        self.arrival = arrival
-        self.delay = delay
-        self._keeps = 1 if delay is None else delay + 1
-        self._turn: PeerId = 0  # of this worker, or of the next one that is there
-        self._buffer: list[tuple[PeerId, Push]] = []
-
-    _gives_every_version = True  # a worker trains from what came of its own push, and not from later ones
-
-    def _is_too_late(self, push: Push) -> bool:
-        return 0 < self.max_staleness < self.version - push.version
-
-    def _line(self) -> list[PeerId]:
-        """Return the workers in the order of their turns."""
-        there = self.alive | self._inbox.keys()
-        return sorted(there, key=lambda peer: (peer < self._turn, peer))
-
-    def _missing(self) -> set[PeerId]:
-        return set(self._line()[:1]) if self.arrival == "round_robin" else set()
-
-    def _due(self) -> list[tuple[PeerId, Push]]:
-        while self._inbox:
-            peer = next(iter(self._inbox)) if self.arrival == "clock" else self._line()[0]
-            if peer not in self._inbox:
-                break
-            self._buffer.append((peer, self._inbox.pop(peer)))
-            self._turn = peer + 1
-            if len(self._buffer) == self.size:
-                pushes, self._buffer = self._buffer, []
-                return pushes
-        return []
-
-    def _version_for(self, peer: PeerId) -> int | None:
-        if self.delay is not None:
-            ahead = self._line().index(peer)  # updates before the one that its push will be
-            return max(min(self._kept), self.version + ahead - self.delay) if ahead <= self.delay else None
-        return self.version if not self.max_staleness or self._all_stay_fresh() else None
-
-    def _all_stay_fresh(self) -> bool:
-        """Say whether one more may train: each that trains may be the last to push, after all the others."""
-        latest = self.version + len(self._inbox) + len(self._given)
-        bases = (at for at in self._given.values() if self.version - at <= self.max_staleness)
-        return all(latest - at <= self.max_staleness for at in (*bases, self.version))

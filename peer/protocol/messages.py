@@ -235,7 +235,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """A payload that differs from listener to listener; `own` is the one that its sender mixes itself."""
+    """A payload that differs from listener to listener.
+
+    `own` is the one that its sender mixes itself; None where it is for others alone, as a push to coordinators is.
+    """
 
     own: Payload
     to: Mapping[PeerId, Payload]
@@ -245,7 +248,8 @@ class Shares:
 class Trained:
     """The local steps of a round are done; `payload` is the first message of its exchange.
 
-    To a core that decides itself when what was learned is taken in, by `Learn`, the payload is None.
+    To a core that decides itself when what was learned is taken in, by `Learn`, the payload is None. To a worker beside
+    coordinators it is the `Shares` of what each of these is to be pushed.
     """
 
     round: int
@@ -465,10 +469,15 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Adopt:
     """Go on at the start of this round: from these parameters, or where `payload` is None from the own ones as they
-    were at the end of the last completed round. Local steps that have begun are void. Tell `Adopted`."""
+    were at the end of the last completed round. Local steps that have begun are void. Tell `Adopted`.
+
+    Where coordinators gave them, `payload` is a tuple, what each gave in the order of their numbers, and `version` is
+    that of the first.
+    """
 
     round: int
     payload: Payload | None
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,9 +496,11 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The core is done. "alone": a peer that should have neighbours never heard one. "failed": it cannot go on."""
+    """The core is done. "alone": a peer that should have neighbours never heard one. "failed": it cannot go on, and
+    `why` says in one line what for."""
 
     outcome: Literal["finished", "interrupted", "alone", "failed"]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

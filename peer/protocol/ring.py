@@ -197,12 +197,12 @@ class Ring:
         if key in self._heard:
             return []
         self._heard.add(key)
-        segment, piece = self._segment_heard(message.phase, message.step), message.piece
+        segment, piece = self.segment_heard(message.phase, message.step), message.piece
         if message.phase == "gather":
             return self._gather(segment, piece, message.payload, message.step + 1)
         return [Reduce(self.round, segment, piece, message.payload, self._own.pop((segment, piece)))]
 
-    def _segment_heard(self, phase: Literal["scatter", "gather"], step: int) -> int:
+    def segment_heard(self, phase: Literal["scatter", "gather"], step: int) -> int:
         """Return the segment of what this member hears in a step."""
         return (self.me - step - (phase == "scatter")) % self.members
 
@@ -270,7 +270,7 @@ class Ring:
             return False
         ahead = message.round - self._last_divided()
         is_in_time = ahead <= (message.phase == "scatter") and not 0 < self.rounds <= message.round
-        return is_in_time and 0 <= message.piece < self.pieces[self._segment_heard(message.phase, message.step)]
+        return is_in_time and 0 <= message.piece < self.pieces[self.segment_heard(message.phase, message.step)]
 
     def _farewell(self, peer: PeerId, rounds: int) -> list[Effect]:
         if self.rounds == 0 or rounds != self.rounds:
@@ -326,7 +326,7 @@ class Ring:
         Parts that set out behind the first missing one have passed all members up to here, so these are not late.
         """
         for step in range(self.members - 1):
-            segment = self._segment_heard("scatter", step)
+            segment = self.segment_heard("scatter", step)
             if not all(("scatter", step, piece) in self._heard for piece in range(self.pieces[segment])):
                 return segment
         return self.previous

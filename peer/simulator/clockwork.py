@@ -10,16 +10,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
+from operator import gt
 from typing import Literal
 
 from peer.protocol.membership import Membership, Patience
 from peer.protocol.messages import (
     Adopt,
     Alert,
+    Apply,
+    Assemble,
     Bye,
     Command,
     Copy,
     Data,
+    Divide,
     Effect,
     Event,
     Finish,
@@ -33,6 +37,7 @@ from peer.protocol.messages import (
     PeerJoined,
     PeerLost,
     Received,
+    Reduce,
     Send,
     Severed,
     Tell,
@@ -69,7 +74,7 @@ class Clockwork:
     """All peers on one virtual clock.
 
     `patience` is that of the membership cores; None where nothing can go wrong, and then there are none. `absent` are
-    not there from the start.
+    not there from the start. `dials(a, b)` says whether of two neighbours it is a that dials b.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Clockwork:
         patience: Patience | None = None,
         absent: Iterable[PeerId] = (),
         heartbeat_s: float = 0.5,
+        dials: Callable[[PeerId, PeerId], bool] = gt,
     ) -> None:
         self.now_s = 0.0
         self.moved_s = 0.0  # when something happened last that was not a mere look at the clock
@@ -87,6 +93,7 @@ class Clockwork:
         self._shell = shell
         self._patience = patience
         self._heartbeat_s = heartbeat_s
+        self._dials = dials
         self.timeline = Timeline()
         self._log = EventLog()
         self._soon: deque[tuple[PeerId, Event]] = deque()
@@ -232,6 +239,10 @@ class Clockwork:
                     mixed = shell.mix(me, effect)
                     if mixed is not None:
                         self._soon.append((me, mixed))
+                case Apply() | Divide() | Reduce() | Assemble():
+                    came = shell.compute(me, effect)
+                    if came is not None:
+                        self._soon.append((me, came))
                 case Learn():
                     self._soon.append((me, shell.learn(me, effect)))
                 case Copy():
@@ -248,6 +259,7 @@ class Clockwork:
                 case Alert():
                     shell.alert(me, effect)
                 case Finish(outcome) if outcome != "alone":  # who hears nobody may be joined later
+                    shell.finished(me, effect)
                     self._set_state(me, "done" if outcome == "finished" else "gone")
                     self._hang_up(me)
 
@@ -382,7 +394,7 @@ class Clockwork:
         for other in sorted(process.core.neighbours):
             stood = self.connections.stands(me, other)
             incarnation = self.connections.end(me, other)
-            if stood and other > me and self.world.is_open(me, other):
+            if stood and self._dials(other, me) and self.world.is_open(me, other):
                 at_s = self.now_s + self.world.round_trip_s(me, other) / 2
                 self.timeline.push(at_s, other, Arrival(me, incarnation, Severed(me, GONE)))
         return True

@@ -2,26 +2,40 @@
 
 Local steps take what [speed] says, messages go over the links of [network], and [faults] happen. Where peers go from
 round to round together, a peer is evaluated when it has completed a round; where nobody waits for anybody, all are
-evaluated at one instant, when they have done so many local rounds in all.
+evaluated at one instant, when they have done so many local rounds in all. Of coordinators see `versions`.
 """
 
 from collections.abc import Callable, Mapping
 from math import inf
 from time import perf_counter
+from typing import Any
 
+from torch import Tensor
+
+from peer.algorithms.combine import is_finite
 from peer.assembly import Assembly, Exchange
+from peer.assembly.coordination import piece_elements
 from peer.assembly.faults import newcomers, random_faults
 from peer.entries import Entries, Judged
 from peer.errors import TrainingError
 from peer.history import Figures, earliest, peer_score
 from peer.learner import Said
+from peer.pieces import added, assembled, divided
+from peer.protocol.coordinator import Coordinator
 from peer.protocol.membership import Patience
 from peer.protocol.messages import (
     Adopt,
     Adopted,
     Alert,
+    Apply,
+    Assemble,
+    Assembled,
     Copied,
     Copy,
+    Divide,
+    Divided,
+    Event,
+    Finish,
     Forget,
     Learn,
     Learned,
@@ -29,15 +43,21 @@ from peer.protocol.messages import (
     Mix,
     Mixed,
     PeerId,
+    Reduce,
+    Reduced,
     Send,
+    Shares,
     Train,
     Trained,
 )
+from peer.protocol.ring import cut
+from peer.protocol.worker import Worker
 from peer.record import Divergence, Ended
 from peer.simulator.clockwork import Clockwork
 from peer.simulator.learners import Learners
 from peer.simulator.shell import Core
 from peer.simulator.troubles import Troubles
+from peer.simulator.versions import Versions
 from peer.simulator.watching import Watch
 from peer.simulator.world import World
 from peer.task.local import Interrupted
@@ -74,9 +94,11 @@ class EventsEngine:
         e = assembly.experiment
         n = len(assembly.names)
         self.learners = Learners(assembly, task, stop)
+        self.versions = Versions(assembly, task, watch.is_due) if assembly.coordinators else None
         self.ended = Ended("events", self.learners.step, n, simulated_seconds=0.0)
+        self._segments = cut(task.layout.size, n, piece_elements(task.layout)) if e.is_ring else ()
         self._entries = Entries()
-        self._held: dict[PeerId, tuple[int, Mixed]] = {}  # who waits at the end of a round until all are judged
+        self._held: dict[PeerId, tuple[int, Event]] = {}  # who waits at the end of a round until all are judged
         self._learns_apart = e.algorithm.name == "adpsgd"  # what was learned is taken in when the core says so
         self._local_rounds = 0
         self._is_over = False
@@ -84,15 +106,18 @@ class EventsEngine:
         self._began_s: dict[PeerId, float] = {}  # when each began the local steps at hand
         self._is_ending = False
         self._is_cut_short = False  # by stop_after_s
+        self._failed = ""  # why a core that failed has ended
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
         t = e.transport
         patience = Patience(t.suspect_s, t.dead_s, t.join_s) if troubled else None
         self._stuck_s = t.join_s + 2 * t.dead_s if troubled else inf
-        self.clockwork = Clockwork(n, self, world, patience, newcomers(assembly.faults), t.heartbeat_s)
+        nodes, guests = len(assembly.nodes), {assembly.host_of(c): c for c in assembly.coordinator_ids}
+        absent = newcomers(assembly.faults)
+        self.clockwork = Clockwork(nodes, self, world, patience, absent, t.heartbeat_s, assembly.dials)
         edges = [(a, b) for a in range(n) for b in sorted(assembly.neighbours(a)) if a < b] if troubled else []
         random = random_faults(e, assembly.names, edges)
-        self.troubles = Troubles(self.clockwork, assembly.faults, random, self._tell_trouble)
+        self.troubles = Troubles(self.clockwork, assembly.faults, random, self._tell_trouble, guests)
         self.watch.history.gossiped = assembly.shared_columns(task.layout)
 
     def run(self) -> Ended:
@@ -124,9 +149,11 @@ class EventsEngine:
 
     # ---- What the clockwork asks for
 
-    def core(self, me: PeerId) -> Exchange:
-        self._entries.forget(me)
+    def core(self, me: PeerId) -> Exchange | Coordinator:
         self._held.pop(me, None)
+        if self.versions is not None and me in self.assembly.coordinator_ids:
+            return self.versions.begin_anew(me)
+        self._entries.forget(me)
         return self.learners.begin_anew(me)
 
     def step_s(self, me: PeerId, round: int) -> float:
@@ -141,10 +168,19 @@ class EventsEngine:
 
     def train(self, me: PeerId, train: Train) -> Trained:
         """Do the local steps at the time at which they are done: until then the run may have ended."""
+        learner = self.learners[me]
         self.learners.practise(me)
-        return Trained(train.round, None if self._learns_apart else self.learners[me].learn())
+        if self._learns_apart:
+            return Trained(train.round, None)
+        message = learner.learn()
+        if self.versions is None:
+            return Trained(train.round, message)
+        assert not isinstance(message, Shares)
+        learner.settle()
+        pushed = zip(self.assembly.coordinator_ids, self.versions.parcels.push(message["u"]), strict=True)
+        return Trained(train.round, Shares(None, dict(pushed)))
 
-    def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
+    def mix(self, me: PeerId, mix: Mix) -> Event | None:
         learner = self.learners[me]
         outcome = learner.mix(mix.exchange, [Said(t.weight, t.sender, t.payload) for t in mix.terms])
         if self.assembly.experiment.is_asynchronous:
@@ -168,6 +204,8 @@ class EventsEngine:
         return Copied(copy.to, self.learners[me].copy())
 
     def adopt(self, me: PeerId, adopt: Adopt) -> Adopted:
+        if self.versions is not None:
+            return self._adopt_given(me, adopt, self.versions)
         name = self.assembly.names[me]
         if not self.learners[me].adopt(adopt.payload):
             self.watch.on_alert(name, "was sent parameters that are not finite; it keeps its own")
@@ -179,21 +217,39 @@ class EventsEngine:
     def forget(self, me: PeerId, forget: Forget) -> None:
         self.learners[me].forget(forget.peer)
 
+    def compute(self, me: PeerId, what: Apply | Divide | Reduce | Assemble) -> Event | None:
+        match what:
+            case Apply():
+                return self._apply(me, what)
+            case Divide(round, weight, payload):
+                pieces = divided(payload["x"], weight, self._segments)
+                return Divided(round, tuple(tuple({"x": piece} for piece in segment) for segment in pieces))
+            case Reduce(round, segment, piece, heard, own):
+                return Reduced(round, segment, piece, {"x": added(heard["x"], own["x"])})
+            case Assemble():
+                return self._assemble(me, what)
+
+    def finished(self, me: PeerId, finish: Finish) -> None:
+        if finish.outcome == "failed":
+            self._failed = self._failed or f"{self.assembly.nodes[me]}: {finish.why}"
+
     def sent(self, me: PeerId, send: Send) -> None:
         self.ended.payload_bytes_sent += self.payload_bytes(send.message)
 
     def alert(self, me: PeerId, alert: Alert) -> None:
-        names = self.assembly.names
+        names = self.assembly.nodes
         text = alert.text if alert.peer is None else f"{names[alert.peer]} {alert.text}"
         self.watch.on_alert(names[me], text)
 
     def advanced(self, me: PeerId, round: int) -> None:
+        if self.versions is not None:
+            self.versions.save(self.clockwork.processes[me].core)
         if not self.assembly.experiment.is_asynchronous:
             self.troubles.advanced(me, round)
 
     # ---- Rounds in step
 
-    def _completed(self, me: PeerId, round: int, mixed: Mixed) -> Mixed | None:
+    def _completed(self, me: PeerId, round: int, mixed: Mixed | Assembled) -> Event | None:
         """A peer has completed a round. Where the run may end with it, nobody goes on before all are judged."""
         self.ended.simulated_seconds = self.clockwork.now_s  # the goodbyes that follow are not part of it
         if self.learners[me].has_diverged():
@@ -209,9 +265,10 @@ class EventsEngine:
     def _there(self) -> dict[PeerId, int]:
         """Return who is waited for, and how many rounds each has completed: not who stands still and was given up."""
         there: set[str] = {"up", "done"} if self._is_ending else {"up", "done", "stopped"}
+        peers = self.clockwork.processes[: len(self.assembly.names)]
         return {
-            me: process.core.round
-            for me, process in enumerate(self.clockwork.processes)
+            me: process.core.version if isinstance(process.core, Worker) else process.core.round
+            for me, process in enumerate(peers)
             if process.state in there and not (process.state == "stopped" and self.clockwork.is_given_up(me))
         }
 
@@ -231,6 +288,62 @@ class EventsEngine:
             if at <= round:
                 del self._held[me]
                 self.clockwork.tell(me, mixed, is_last=self._is_over)
+
+    # ---- A ring
+
+    def _assemble(self, me: PeerId, what: Assemble) -> Event | None:
+        mean = assembled([[piece["x"] for piece in segment] for segment in what.pieces], what.total)
+        if not is_finite({"x": mean}):
+            return Assembled(what.round, is_applied=False)
+        self.learners[me].take(mean)
+        return self._completed(me, what.round + 1, Assembled(what.round))
+
+    # ---- Versions of coordinators
+
+    def _apply(self, me: PeerId, apply: Apply) -> Event | None:
+        """Make a coordinator's next version. Where the run may end with it, all wait until it is judged."""
+        versions, version = self.versions, apply.version + 1
+        assert versions is not None
+        self.ended.simulated_seconds = self.clockwork.now_s
+        applied, updates = versions.apply(me, apply, self.clockwork.now_s)
+        for update in updates if versions.records_updates else ():
+            self.ended.staleness.add(update.staleness, update.age_s, update.distance)
+            row = update.row(self.assembly.nodes)
+            self.watch.on_event("update", simulated_seconds=self.clockwork.now_s, **row)
+        if versions.has_diverged(me):
+            self._diverged(Divergence(version, self.assembly.nodes[me]))
+        if not self.watch.is_due(version):
+            return applied
+        if self.enough is not None and not versions.judges_copies:
+            self._held[me] = version, applied
+        x = versions.whole(version)
+        if x is not None and not versions.judges_copies:
+            self._add_entry(version, self._judged_as(x, version))
+            self._release(version)
+        return None if self.enough is not None and not versions.judges_copies else applied
+
+    def _adopt_given(self, me: PeerId, adopt: Adopt, versions: Versions) -> Adopted:
+        """A worker goes on from what its coordinators gave; where copies are judged, it is judged before and after."""
+        learner, version = self.learners[me], adopt.version
+        assert version is not None
+        assert adopt.payload is not None
+        given = versions.parcels.given_by_all(adopt.payload)
+        missed, is_due = versions.due_copies(me, version)
+        if missed:
+            judged = self._judged(me, missed[-1])
+            for round in missed:
+                self._entries.add(me, round, judged)
+        if is_finite({"x": given}):
+            learner.take(given, version)
+        else:
+            self.watch.on_alert(self.assembly.names[me], "was given parameters that are not finite; it keeps its own")
+        if versions.judges_copies:
+            if learner.has_diverged():
+                self._diverged(Divergence(version, self.assembly.names[me]))
+            if is_due:
+                self._entries.add(me, version, self._judged(me, version))
+            self.clockwork.at(self.clockwork.now_s, self._close_entries)  # when it is known how far this one is
+        return Adopted(adopt.round)
 
     # ---- Rounds of peers that do not wait
 
@@ -266,11 +379,25 @@ class EventsEngine:
         learner = self.learners[me]
         figures = Figures(peer_score(learner.evaluate(round, self.stop)), learner.params().numpy().copy())
         self._evaluations_s += perf_counter() - began_s
-        at = {"payload_bytes_sent": self.ended.payload_bytes_sent, "simulated_seconds": self.clockwork.now_s}
-        return Judged(figures, at)
+        return Judged(figures, self._now())
+
+    def _judged_as(self, x: Tensor, round: int) -> dict[PeerId, Judged]:
+        """Return the figures of a coordinator's parameters, (d,), for every peer that is there."""
+        assert self.versions is not None
+        began_s = perf_counter()
+        evaluations, params = self.versions.verdict.of(x, round, self.stop), x.numpy().copy()
+        self._evaluations_s += perf_counter() - began_s
+        there = self._there() or range(len(evaluations))
+        return {me: Judged(Figures(peer_score(evaluations[me]), params), self._now()) for me in there}
+
+    def _now(self) -> dict[str, Any]:
+        return {"payload_bytes_sent": self.ended.payload_bytes_sent, "simulated_seconds": self.clockwork.now_s}
 
     def _evaluate_all(self, round: int) -> None:
         """Evaluate everybody who is there, as they are now."""
+        if self.versions is not None and not self.versions.judges_copies:
+            self._add_entry(round, self._judged_as(self.versions.now(), round))
+            return
         there = self._there()
         if there:
             self._add_entry(round, {me: self._judged(me, round) for me in there})
@@ -281,14 +408,16 @@ class EventsEngine:
         for last in self.watch.history.entries[-1:]:  # of a slow peer that is gone since, say
             at = {name: max(value, last[name]) for name, value in at.items()}
         self.ended.simulated_seconds = max(self.ended.simulated_seconds or 0.0, at["simulated_seconds"])
-        found = self.watch.evaluated(round, {me: one.figures for me, one in judged.items()}, **at)
+        if self.versions is not None and self.assembly.experiment.record.params == "every":
+            at["coordinator"] = self.versions.listed(round)
+        found = self.watch.evaluated(round, {me: one.figures for me, one in judged.items()}, at)
         if found is not None:
             self._diverged(found)
         if self.enough is not None and self.enough(self.watch.history.entries[-1]):
             self._is_over = True
 
     def _diverged(self, found: Divergence) -> None:
-        self.ended.diverged = earliest(self.ended.diverged, found, self.assembly.names)
+        self.ended.diverged = earliest(self.ended.diverged, found, self.assembly.nodes)
 
     # ---- The end
 
@@ -313,6 +442,9 @@ class EventsEngine:
         processes = self.clockwork.processes
         if self._is_over:
             return
+        if self._failed and self._rounds() != self.assembly.experiment.rounds:
+            self.ended.outcome, self.ended.why = "failed", self._failed
+            return
         if self._somebody_goes_on():
             waiting = [self._what_is_waited_for(process.core) for process in processes if process.state == "up"]
             self.ended.outcome, self.ended.why = "failed", f"nobody goes on any more: {'; '.join(waiting[:4])}"
@@ -320,16 +452,20 @@ class EventsEngine:
             self.ended.outcome, self.ended.why = "failed", "nobody is left to go on: all were killed, stopped or left"
 
     def _what_is_waited_for(self, core: Core) -> str:
-        names = self.assembly.names
+        names = self.assembly.nodes
         if core.me in self._held:
             return f"{names[core.me]} waits for others to be judged after round {self._held[core.me][0]}"
         others = ", ".join(names[peer] for peer in sorted(core.waits_for()))
         return f"{names[core.me]} in round {core.round} waits for {others}"
 
     def _slowest(self) -> int:
+        if self.versions is not None:
+            return self._rounds()
         return min(self._there().values(), default=min(p.core.round for p in self.clockwork.processes))
 
     def _rounds(self) -> int:
+        if self.versions is not None:
+            return min(self.clockwork.processes[me].core.round for me in self.assembly.coordinator_ids)
         if self.assembly.experiment.is_asynchronous:
             return self._local_rounds // len(self.assembly.names)
         return self._slowest()
@@ -357,13 +493,13 @@ class EventsEngine:
         self._evaluate_all(round)
 
     def _tell_trouble(self, what: str, peers: tuple[PeerId, ...]) -> None:
-        names = [self.assembly.names[peer] for peer in peers]
+        names = [self.assembly.nodes[peer] for peer in peers]
         self.watch.on_event(what, peers=names, simulated_seconds=self.clockwork.now_s)
         self.watch.on_alert(" and ".join(names) or "network", HAPPENED[what])
         self._close_entries()
 
     def _result(self) -> Ended:
-        ended, processes, names = self.ended, self.clockwork.processes, self.assembly.names
+        ended, processes, names = self.ended, self.clockwork.processes, self.assembly.nodes
         self.learners.drop_unfinished()
         if ended.diverged is not None and ended.outcome == "finished":
             ended.outcome = "diverged"
@@ -374,7 +510,10 @@ class EventsEngine:
         ended.gradients = self.learners.gradients
         away = {me for me, process in enumerate(processes) if process.state not in ("up", "done")}
         ended.lost = [names[me] for me in sorted(away)]
-        ended.params = [None if me in away else self.learners[me].params().numpy() for me in range(len(names))]
+        peers = range(len(self.assembly.names))
+        ended.params = [None if me in away else self.learners[me].params().numpy() for me in peers]
+        if self.versions is not None:
+            ended.coordinator = self.versions.now().numpy()
         if self.watch.on_model is not None:
             for me in sorted(self.learners.each.keys() - away):
                 self.watch.on_model(names[me], self.learners[me].tensors())

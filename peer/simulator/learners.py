@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import torch
 
+from peer.algorithms.algorithm import Message as Tensors
 from peer.assembly import Assembly, Exchange, exchange_of, learner_of
 from peer.learner import Learner, wire_forms
-from peer.protocol.messages import Accept, Data, Message, Model, PeerId, Propose
+from peer.protocol.messages import Accept, Data, Global, Message, Model, PeerId, Piece, Propose, Push
 from peer.simulator.together import vectorised
 from peer.task.local import Learned
 from peer.task.rows import RowTrainer
@@ -31,10 +32,7 @@ class Learners:
         self._gradients_of_the_gone = 0
         start = task.start(0)
         self._model_bytes = start.numel() * start.element_size()
-        self._data_bytes = [
-            sum(t.numel() * t.element_size() for t in form.values())
-            for form in wire_forms(assembly.fitted(task.layout), start)
-        ]
+        self._data_bytes = [bytes_of(form) for form in wire_forms(assembly.fitted(task.layout), start)]
 
     def __getitem__(self, me: PeerId) -> Learner:
         return self.each[me]
@@ -46,14 +44,14 @@ class Learners:
 
     def begin_anew(self, me: PeerId) -> Exchange:
         """Give a peer a learner that knows nothing yet, and the core that goes with it."""
-        core = exchange_of(self._assembly, me, endless=True)
+        core = exchange_of(self._assembly, self._task, me, endless=True)
         if me in self.each:
             self.each[me].drop_unfinished()  # steps of a peer that is gone, and that nobody has heard of
             self._gradients_of_the_gone += self.each[me].gradients
             if self._rows is not None:
                 self._rows.begin_anew(me)
         start, shard = self._task.start(me), self._shards[me]
-        self.each[me] = learner_of(self._assembly, self._task, me, self._trainer, start, shard, self._test, core.around)
+        self.each[me] = learner_of(self._assembly, self._task, me, self._trainer, start, shard, self._test, core)
         return core
 
     def practise(self, me: PeerId) -> None:
@@ -76,6 +74,8 @@ class Learners:
                 return self._data_bytes[0]
             case Model():
                 return self._model_bytes
+            case Push(_, _, payload) | Global(_, payload) | Piece(_, _, _, _, payload):
+                return bytes_of(payload)
         return 0
 
     def _practise_together(self, rows: RowTrainer) -> None:
@@ -84,7 +84,14 @@ class Learners:
         these = [(me, *where) for me, where in begun if where is not None]
         peers, rounds, x = zip(*these, strict=True)
         shards = [shard for shard in self._shards if shard is not None]
-        deltas = rows.train_some(torch.stack(x), shards, peers, rounds, self._stop)
-        for me, round, delta in zip(peers, rounds, deltas, strict=True):
-            s = rows.schedule
+        by_lr = [self.each[me].lr_round for me in peers]
+        lr_rounds = [round if at is None else at for round, at in zip(rounds, by_lr, strict=True)]
+        deltas = rows.train_some(torch.stack(x), shards, peers, rounds, self._stop, lr_rounds)
+        s = rows.schedule
+        for me, round, delta in zip(peers, lr_rounds, deltas, strict=True):
             self.each[me].practised(Learned(delta, s.lr_at(round), s.local_steps))
+
+
+def bytes_of(message: Tensors) -> int:
+    """Return how many bytes of numbers a message of an algorithm has."""
+    return sum(t.numel() * t.element_size() for t in message.values())

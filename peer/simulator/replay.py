@@ -53,8 +53,8 @@ class Replay:
         self._bytes = {"data": _size(form.values()), "model": _size([start])}
         self.learners: dict[str, Learner] = {}
         for i, name in enumerate(assembly.names):
-            around = exchange_of(assembly, i, endless=True).around
-            self.learners[name] = learner_of(assembly, task, i, trainer, task.start(i), shards[i], test, around)
+            core = exchange_of(assembly, task, i, endless=True)
+            self.learners[name] = learner_of(assembly, task, i, trainer, task.start(i), shards[i], test, core)
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Do everything again. Raises ConfigError where something that was mixed was never said."""
@@ -251,7 +251,7 @@ def _judge(watch: Watch, again: Replay, round: int, payload_bytes_sent: int, los
         for i, (name, learner) in enumerate(again.learners.items())
         if name not in lost
     }
-    watch.evaluated(round, figures, payload_bytes_sent)
+    watch.evaluated(round, figures, {"payload_bytes_sent": payload_bytes_sent})
 
 
 def _size(tensors: Iterable[Tensor]) -> int:

@@ -6,17 +6,21 @@ from peer.protocol.messages import (
     Adopt,
     Adopted,
     Alert,
+    Apply,
+    Assemble,
     Copied,
     Copy,
+    Divide,
     Effect,
     Event,
+    Finish,
     Forget,
     Learn,
     Learned,
     Message,
     Mix,
-    Mixed,
     PeerId,
+    Reduce,
     Send,
     Train,
     Trained,
@@ -27,10 +31,12 @@ class Core(Protocol):
     """What the clockwork asks of a peer's core."""
 
     me: PeerId
-    round: int
     neighbours: set[PeerId]
     short_rounds: int
     deadline_s: float
+
+    @property
+    def round(self) -> int: ...
 
     def waits_for(self) -> set[PeerId]: ...
 
@@ -56,7 +62,7 @@ class Shell(Protocol):
 
     def train(self, me: PeerId, train: Train) -> Trained: ...
 
-    def mix(self, me: PeerId, mix: Mix) -> Mixed | None:
+    def mix(self, me: PeerId, mix: Mix) -> Event | None:
         """Mix; None keeps the peer from going on until it is told `Mixed` by `Clockwork.tell`."""
         ...
 
@@ -67,6 +73,12 @@ class Shell(Protocol):
     def adopt(self, me: PeerId, adopt: Adopt) -> Adopted: ...
 
     def forget(self, me: PeerId, forget: Forget) -> None: ...
+
+    def compute(self, me: PeerId, what: Apply | Divide | Reduce | Assemble) -> Event | None:
+        """Carry out what coordinators and rings ask for; returns as `mix` does."""
+        ...
+
+    def finished(self, me: PeerId, finish: Finish) -> None: ...
 
     def sent(self, me: PeerId, send: Send) -> None: ...
 

@@ -1,6 +1,6 @@
 """What goes wrong in a simulated run, and when: the [faults] table, played on a clockwork."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,8 @@ BY_ITS_OWN_ROUND = ("kill", "stop", "leave")
 class Troubles:
     """Plays faults on a clockwork: `schedule` by time or by round, and `random` ones in the order of time.
 
-    `tell` is told in words what has happened to whom.
+    `tell` is told in words what has happened to whom. `guests` are nodes in the process of another, by whose it is:
+    what happens to that process happens to them.
     """
 
     def __init__(
@@ -26,7 +27,9 @@ class Troubles:
         schedule: Sequence[Fault],
         random: Iterator[Fault],
         tell: Callable[[str, tuple[PeerId, ...]], None],
+        guests: Mapping[PeerId, PeerId] | None = None,
     ) -> None:
+        self._guests = guests or {}
         self._clockwork = clockwork
         self._random = random
         self._tell = tell
@@ -86,6 +89,9 @@ class Troubles:
         for peers in [(peer,) for peer in fault.peers] if fault.what in OF_ONE_PEER else [fault.peers]:
             if self._do(fault, peers):
                 self._tell(fault.what, peers)
+            guest = self._guests.get(peers[0]) if fault.what in OF_ONE_PEER else None
+            if guest is not None:
+                self._do(fault, (guest,))
         if fault.for_s is not None:
             self._plan_end(fault, self._clockwork.now_s + fault.for_s)
 

@@ -71,15 +71,15 @@ class Watch:
         self,
         round: int,
         figures: Mapping[PeerId, Figures],
-        payload_bytes_sent: int,
-        simulated_seconds: float | None = None,
+        at: Row,
     ) -> Divergence | None:
-        """Take in the peers' figures after a round; returns where they have left all bounds, if they have."""
-        at: Row = {"payload_bytes_sent": payload_bytes_sent}
-        if simulated_seconds is not None:
-            at["simulated_seconds"] = simulated_seconds
+        """Take in the peers' figures after a round; returns where they have left all bounds, if they have.
+
+        `at` goes into the entry: what had been sent until then, `payload_bytes_sent`, and when that was.
+        """
+        cost = {name: value for name, value in at.items() if name in ("payload_bytes_sent", "simulated_seconds")}
         seconds = perf_counter() - self._started_s
         for peer in sorted(figures):
-            row = metric_row(self.assembly.names[peer], round, figures[peer].score, seconds, payload_bytes_sent)
-            self.on_metric(row | at)
+            row = metric_row(self.assembly.names[peer], round, figures[peer].score, seconds, at["payload_bytes_sent"])
+            self.on_metric(row | cost)
         return self.history.add(round, figures, at)

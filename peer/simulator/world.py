@@ -1,20 +1,22 @@
 """The links of a virtual world: when what one peer says reaches another.
 
-Every pair of peers has a link in each direction, with a queue in front of it:
+Every pair of peers has a link in each direction, with a queue in front of it, and a machine one for all that it sends
+and one for all that it is sent, where these have a bandwidth: see peer/assembly/queues.py.
 
-    departs = max(now, link is free) + (payload + header) * 8 / bandwidth
+    departs = max over these queues of max(now, queue is empty) + (payload + header) * 8 / bandwidth
     arrives = departs + latency + jitter * u + lost times * (round trip + RESEND_S),    u uniform in [0, 1)
 
 Messages of a link arrive in the order in which they were sent, unless they are reordered: then one is held up and
 others overtake it, but never a goodbye. A lost message is sent again one round trip and RESEND_S later, as TCP does at
 the earliest, or where `resends` is false and nobody insists on it, not at all. What is drawn depends on the seed, the
-link, and how many messages went over it before.
+link, and how many messages went over it before. Two in one process hear each other at once.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peer.assembly.links import RESEND_S, LinkTable, transmission_s
+from peer.assembly.links import RESEND_S, LinkTable
+from peer.assembly.queues import Queues
 from peer.experiment import Network
 from peer.protocol.messages import PeerId
 from peer.seeds import stream
@@ -25,7 +27,6 @@ from peer.simulator.connections import Pair, pair_of
 class _Traffic:
     """What has gone over a link so far."""
 
-    free_s: float = 0.0  # when its queue is empty
     in_order_s: float = 0.0  # when the last message arrives of those that keep their order
     latest_s: float = 0.0  # when the last of all arrives
     draw: Callable[[], float] | None = None
@@ -39,9 +40,13 @@ class World:
     network: Network
     seed: int
     resends: bool = True
+    _queues: Queues = field(init=False)
     _traffic: dict[Pair, _Traffic] = field(default_factory=dict)
     _cut: set[Pair] = field(default_factory=set)
     _group: dict[PeerId, int] = field(default_factory=dict)  # of a partition; without one nobody is in it
+
+    def __post_init__(self) -> None:
+        self._queues = Queues(self.network.node_mbps)
 
     def arrivals_s(
         self, sender: PeerId, receiver: PeerId, payload_bytes: int, now_s: float, *, insists: bool, is_last: bool
@@ -51,9 +56,10 @@ class World:
         `insists`: it is sent again until it arrives. `is_last`: nothing that was said before may come after it.
         """
         link, network = self.links.of(sender, receiver), self.network
+        if link.is_local:
+            return [now_s]
         traffic = self._traffic.setdefault((sender, receiver), _Traffic())
-        departs_s = max(now_s, traffic.free_s) + transmission_s(link, payload_bytes)
-        traffic.free_s = departs_s
+        departs_s = self._queues.departs_s((sender, receiver), link, payload_bytes, now_s)
         arrives_s = departs_s + link.latency_ms / 1000
         if not (network.jitter_ms or link.loss or network.duplicate or network.reorder):
             arrives_s = max(arrives_s, traffic.in_order_s)
@@ -85,11 +91,12 @@ class World:
         return self.links.round_trip_ms(a, b) / 1000
 
     def new_connection(self, a: PeerId, b: PeerId) -> None:
-        """What was queued on the links of these two is gone."""
+        """What was queued on the links of these two is gone; the lines of their machines stay as busy as they were."""
         for pair in ((a, b), (b, a)):
+            self._queues.empty(pair)
             traffic = self._traffic.get(pair)
             if traffic is not None:
-                traffic.free_s = traffic.in_order_s = traffic.latest_s = 0.0
+                traffic.in_order_s = traffic.latest_s = 0.0
 
     # ---- Cuts
 

@@ -131,6 +131,7 @@ class Trainer(Protocol):
         peer: int,
         round: int,
         stop: Callable[[], bool] = never,
+        lr_round: int | None = None,
     ) -> Learned: ...
 
     def evaluate(
@@ -189,14 +190,16 @@ class PlainTrainer:
         peer: int,
         round: int,
         stop: Callable[[], bool] = never,
+        lr_round: int | None = None,
     ) -> Learned:
         """Do the local steps of a round from x, (d,). Changes `memory`; leaves x as it is.
 
+        `lr_round` is the one whose learning rate it has, where that is another: a coordinator counts on its own.
         Raises TrainingError with the user's traceback where their code failed, Interrupted when `stop` says so.
         """
         assert shard is not None
         s, model, p = self.schedule, self._model, self.layout.trainable
-        lr = s.lr_at(round)
+        lr = s.lr_at(round if lr_round is None else lr_round)
         delta = torch.zeros_like(x)
         if not self.module.training:
             self.module.train()
@@ -312,6 +315,7 @@ class PureGossip:
         peer: int,
         round: int,
         stop: Callable[[], bool] = never,
+        lr_round: int | None = None,
     ) -> Learned:
         if stop():
             raise Interrupted

@@ -59,13 +59,16 @@ class RowTrainer:
         peers: Sequence[int],
         rounds: Sequence[int],
         stop: Callable[[], bool] = never,
+        lr_rounds: Sequence[int] | None = None,
     ) -> Tensor:
         """Return what the local steps of some peers, each in a round of its own, add to x, (k, d).
 
-        `shards` are those of all n peers. Raises as `PlainTrainer.train` does.
+        `shards` are those of all n peers; `lr_rounds` are the rounds whose learning rates they have, where these are
+        others. Raises as `PlainTrainer.train` does.
         """
         s = self.schedule
-        lr = torch.tensor([[s.lr_at(round)] for round in rounds], dtype=x.dtype, device=x.device)
+        rates = [[s.lr_at(round)] for round in (rounds if lr_rounds is None else lr_rounds)]
+        lr = torch.tensor(rates, dtype=x.dtype, device=x.device)
         delta = torch.zeros_like(x)
         index = torch.tensor(list(peers), device=x.device)
         if s.momentum and self._momentum is None:

@@ -1,0 +1,170 @@
+"""One coordinator's tensors: carries out `Apply`, the same in a daemon and in both engines of the simulator.
+
+The core decides what is applied when; the centre holds the coordinator's part of the parameters, scales what was
+pushed by its staleness, sums it, and has the optimiser take a step. Where it is sharded, each coordinator has a centre
+of its own.
+
+    combined = sum_i p_i s(tau_i) u_i       x <- step(x, combined)
+
+Running statistics of a model are averaged apart, with rate 1 and s(tau) = 1 / (1 + tau): whatever the optimiser, a
+variance must stay one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+
+import torch
+from torch import Tensor
+
+from peer.algorithms.algorithm import State
+from peer.algorithms.combine import is_finite, weighted_sum
+from peer.algorithms.server import Optimiser, Sgd, Staleness, staleness_distance, staleness_scale
+from peer.divergence import has_diverged
+from peer.protocol.messages import PeerId
+
+KEPT_BYTES = 256 * 1024 * 1024
+"""Of how many bytes of earlier versions the distance to the present one is measured; of one version in any case."""
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What one worker pushed, decoded: it points uphill. `staleness` is how many versions it is behind."""
+
+    weight: float
+    sender: PeerId
+    u: Tensor
+    staleness: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One push that was applied: of whom, how many versions it was behind, and how far the parameters had gone since.
+
+    `distance` is None where that version is not kept any more.
+    """
+
+    sender: PeerId
+    staleness: int
+    distance: float | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an update. `rejected` pushed what is not finite, and nothing of it was applied."""
+
+    updates: tuple[Update, ...]
+    rejected: tuple[PeerId, ...]
+
+
+@dataclass
+class Centre:
+    """The state of one coordinator.
+
+    `start` are its parameters before the first version, (m,), of which the first `trainable` are parameters and the
+    rest statistics. `factor(version)` multiplies the optimiser's learning rate. `is_elastic`: workers push parameters,
+    and each pulls the centre towards it, statistics and all.
+    """
+
+    optimiser: Optimiser
+    start: Tensor
+    trainable: int
+    staleness: Staleness = "constant"
+    factor: Callable[[int], float] = lambda _: 1.0
+    is_elastic: bool = False
+    state: State = field(init=False)
+    statistics: Tensor = field(init=False)
+    _earlier: dict[int, Tensor] = field(default_factory=dict)  # parameters by version, for distances
+    _norm_at_start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.optimiser.init(self.start[: self.trainable].clone())
+        self.statistics = self.start[self.trainable :].clone()
+        self._norm_at_start = self.norm()
+
+    def params(self) -> Tensor:
+        """Return the parameters, (m,)."""
+        return self._whole(self.optimiser.params(self.state))
+
+    def given(self) -> Tensor:
+        """Return what workers are given, (m,)."""
+        return self._whole(self.optimiser.given(self.state))
+
+    def apply(self, version: int, pushes: Sequence[Pushed]) -> Outcome:
+        """Make the version after this one from what was pushed, in its order; what is not finite is left out.
+
+        The weights of those that are left sum to what all did.
+        """
+        now = self.params()
+        finite = [is_finite({"u": push.u}) for push in pushes]
+        kept = [push for push, is_right in zip(pushes, finite, strict=True) if is_right]
+        rejected = tuple(push.sender for push, is_right in zip(pushes, finite, strict=True) if not is_right)
+        updates = tuple(Update(p.sender, p.staleness, self._distance(now, version, p.staleness)) for p in kept)
+        if kept:
+            self._step(version, kept, fsum(p.weight for p in pushes) / fsum(p.weight for p in kept))
+        self._keep(version, now)
+        return Outcome(updates, rejected)
+
+    def norm(self) -> float:
+        """Return the Euclidean norm of the parameters, in float64."""
+        return float(torch.linalg.vector_norm(self.params(), dtype=torch.float64))
+
+    def has_diverged(self) -> bool:
+        """Say whether the parameters are not finite or have grown beyond all bounds."""
+        return has_diverged(self.norm(), self._norm_at_start)
+
+    # ---- Saved and begun again
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that has to be saved; the tensors never change."""
+        return {f"optimiser.{name}": t for name, t in self.state.items()} | {"statistics": self.statistics}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what was saved. Raises ValueError for the state of another optimiser, or of other sizes."""
+        own = self.tensors()
+        if {n: (t.shape, t.dtype) for n, t in own.items()} != {n: (t.shape, t.dtype) for n, t in tensors.items()}:
+            raise ValueError("the saved state is not one of this model and this optimiser")
+        device = self.start.device
+        self.state = {
+            name.removeprefix("optimiser."): t if own[name].device.type == "cpu" else t.to(device)
+            for name, t in tensors.items()
+            if name != "statistics"
+        }
+        self.statistics = tensors["statistics"].to(device)
+        self._earlier.clear()
+
+    # ---- Inside
+
+    def _step(self, version: int, kept: Sequence[Pushed], share: float) -> None:
+        if self.is_elastic:
+            x = self.optimiser.params(self.state)
+            pulls = [(1.0, {"u": x - push.u}) for push in kept]
+        else:
+            scales = (staleness_scale(self.staleness, push.staleness) for push in kept)
+            pulls = [(p.weight * share * s, {"u": p.u[: self.trainable]}) for p, s in zip(kept, scales, strict=True)]
+        self.state = self.optimiser.step(self.state, weighted_sum(pulls)["u"], self.factor(version))
+        if len(self.statistics):
+            self.statistics = self._averaged(kept, share)
+
+    def _averaged(self, kept: Sequence[Pushed], share: float) -> Tensor:
+        """Return the statistics after this update."""
+        scales = (staleness_scale("inverse", push.staleness) for push in kept)
+        apart = [(p.weight * share * s, {"u": p.u[self.trainable :]}) for p, s in zip(kept, scales, strict=True)]
+        sgd = Sgd(1.0)
+        return sgd.params(sgd.step(sgd.init(self.statistics), weighted_sum(apart)["u"]))
+
+    def _distance(self, now: Tensor, version: int, staleness: int) -> float | None:
+        """Return how far the parameters have gone from those of so many versions before."""
+        if not staleness:
+            return 0.0
+        earlier = self._earlier.get(version - staleness)
+        return None if earlier is None else float(staleness_distance(now, earlier))
+
+    def _keep(self, version: int, now: Tensor) -> None:
+        self._earlier[version] = now
+        most = max(1, KEPT_BYTES // max(1, now.numel() * now.element_size()))
+        while len(self._earlier) > most:
+            del self._earlier[min(self._earlier)]
+
+    def _whole(self, parameters: Tensor) -> Tensor:
+        return torch.cat([parameters, self.statistics]) if len(self.statistics) else parameters
