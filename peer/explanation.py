@@ -1,12 +1,15 @@
 """What an experiment will be, before anything trains."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import networkx as nx
 import torch
 
 import topology
+from peer.algorithms.algorithm import bytes_of
 from peer.assembly import Assembly, assemble, prepare_task
+from peer.assembly.coordination import beside_of, centre_of, chosen_of, parcels_of
 from peer.assembly.demands import limit_warnings, stochasticities
 from peer.assembly.pace import seconds_per_round
 from peer.errors import ConfigError, TrainingError
@@ -71,7 +74,8 @@ def _document(assembly: Assembly, task: Task) -> Row:
     seen = topology.overview(ground.schedule, len(ground.rounds_seen))
     in_rounds = assembly.uses_topology and assembly.experiment.algorithm.name != "adpsgd"
     messages = seen.messages if in_rounds else assembly.messages_in(0)
-    payload_bytes = _payload_bytes(assembly, task)
+    payload_bytes = payload_bytes_of(assembly, task)
+    apart = coordination_of(assembly, payload_bytes)
     document: Row = {
         "peers": n,
         "edges": ground.graph.number_of_edges(),
@@ -85,11 +89,13 @@ def _document(assembly: Assembly, task: Task) -> Row:
         "stochastic": _stochastic(assembly),
         **_mixing_speed(assembly),
         "parameters": task.layout.trainable,
-        "memory_bytes": n * memory_bytes(assembly, task),
-        "payload_bytes_per_message": sum(payload_bytes),
-        "bytes_per_round": round(messages * sum(payload_bytes)),
+        "memory_bytes": n * memory_bytes(assembly, task) + _coordinators_bytes(assembly, task),
+        "payload_bytes_per_message": sum(payload_bytes) if apart is None else payload_bytes[0],
+        "bytes_per_round": round(messages * sum(payload_bytes)) if apart is None else apart["bytes_per_round"],
         "seconds_per_round": finite(seconds_per_round(assembly, payload_bytes)),
     }
+    if apart is not None:
+        document["coordinator"] = apart
     if ground.period != 1:
         document["schedule"] = {
             "period": ground.period,
@@ -151,10 +157,14 @@ def memory_bytes(assembly: Assembly, task: Task) -> int:
     """Return what one peer needs for training: its model, the state of its algorithm, gradient and momentum, and
     the two vectors that a local step works on. Not the data, and not what the model keeps for the backward pass."""
     x = task.start(0)
-    state = sum(t.numel() * t.element_size() for t in assembly.fitted(task.layout).init(x).values())
+    e = assembly.experiment
+    algorithm = assembly.fitted(task.layout)
+    if e.coordinator.mode != "none":
+        algorithm = beside_of(e, len(assembly.names), task.layout)
+    state = bytes_of(algorithm.init(x))
     if task.built is None:
         return state
-    model: int = sum(t.numel() * t.element_size() for t in task.built.module.state_dict().values())
+    model = bytes_of(task.built.module.state_dict())
     trainer = task.trainer(torch.device("cpu"))
     assert isinstance(trainer, PlainTrainer)
     memory = trainer.memory()
@@ -163,10 +173,45 @@ def memory_bytes(assembly: Assembly, task: Task) -> int:
     return int(model + state + momentum + work)
 
 
-def _payload_bytes(assembly: Assembly, task: Task) -> list[int]:
-    """Return the bytes that one peer sends to one listener in each exchange of a round."""
-    forms = wire_forms(assembly.fitted(task.layout), task.start(0))
-    return [sum(t.numel() * t.element_size() for t in form.values()) for form in forms]
+def payload_bytes_of(assembly: Assembly, task: Task) -> list[int]:
+    """Return the bytes that one peer sends to one listener in each exchange of a round.
+
+    Beside coordinators they are what a worker pushes, to all of them, and what it is given; of a sparse push the most
+    that there can be. In a ring they are those of all parameters.
+    """
+    x = task.start(0)
+    if assembly.experiment.is_ring:
+        return [bytes_of({"x": x})]
+    if assembly.coordinators:
+        parcels = parcels_of(assembly, task)
+        given = sum(bytes_of(parcels.give(x[a:b])) for a, b in parcels.spans)
+        return [sum(map(bytes_of, parcels.push(torch.ones_like(x)))), given]
+    return [bytes_of(form) for form in wire_forms(assembly.fitted(task.layout), x)]
+
+
+def coordination_of(assembly: Assembly, payload_bytes: Sequence[int]) -> Row | None:
+    """Return what there is to say of the coordinators, or of a ring; None where peers gossip."""
+    c, n = assembly.experiment.coordinator, len(assembly.names)
+    if c.mode == "none":
+        return None
+    if c.mode == "ring":
+        return {"mode": c.mode, "names": [], "bytes_per_round": 2 * (n - 1) * payload_bytes[0]}
+    chosen = chosen_of(assembly.experiment, n)
+    pushes = {"async": 1, "buffered": c.buffer}.get(c.mode, n if chosen is None else len(chosen(0)))
+    return {
+        "mode": c.mode,
+        "names": list(assembly.coordinators),
+        "pushes_per_round": pushes,
+        "push_bytes": payload_bytes[0],
+        "given_bytes": payload_bytes[1],
+        "bytes_per_round": pushes * sum(payload_bytes),
+    }
+
+
+def _coordinators_bytes(assembly: Assembly, task: Task) -> int:
+    """Return what all coordinators need: their parameters and what their optimiser keeps."""
+    centres = [centre_of(assembly, task, me, torch.device("cpu")) for me in assembly.coordinator_ids]
+    return sum(bytes_of(centre.tensors()) for centre in centres)
 
 
 def _heard(assembly: Assembly, i: int) -> list[str]:

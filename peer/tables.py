@@ -20,6 +20,8 @@ UNBROKEN = 10_000
 def explanation_text(explanation: Explanation) -> str:
     """Return what `earshot explain` prints."""
     d, e = explanation.document, explanation.assembly.experiment
+    if "coordinator" in d:
+        return "\n".join(_coordinated(explanation))
     lines = [
         f"{e.name}: {_peers(d['peers'])}, {e.topology.family}, {_how_near(d)}",
         "",
@@ -41,6 +43,41 @@ def explanation_text(explanation: Explanation) -> str:
         heading = [f"round {round}"] if "matrices" in d else []
         lines += ["", *heading, *(" ".join(f"{w:7.4f}" for w in row) for row in rows)]
     return "\n".join(lines)
+
+
+def _coordinated(explanation: Explanation) -> list[str]:
+    """Say what peers beside coordinators, or in a ring, do; the topology is not used."""
+    d, e = explanation.document, explanation.assembly.experiment
+    c = d["coordinator"]
+    lines = [f"{e.name}: {_peers(d['peers'])}, {_design(explanation)}", ""]
+    if c["names"]:
+        push, given = human_bytes(c["push_bytes"]), human_bytes(c["given_bytes"])
+        lines += [
+            f"  coordinator          {', '.join(c['names'][:SHOWN_NEIGHBOURS])}",
+            f"  a round              one version, of {_count_of(c['pushes_per_round'], 'push')}",
+            f"  a worker pushes      {push}, and is given {given}",
+        ]
+    lines += [
+        f"  parameters           {d['parameters']:,} at each peer",
+        f"  training state       {human_bytes(d['memory_bytes'])} in all",
+        f"  bytes of a round     {human_bytes(d['bytes_per_round'])} in all",
+        f"  seconds per round    {_pace(explanation)}",
+        "",
+        "the topology is not used for exchange",
+    ]
+    return lines
+
+
+def _design(explanation: Explanation) -> str:
+    e = explanation.assembly.experiment
+    if e.is_ring:
+        return "a ring all-reduce in node order"
+    what = "elastic averaging" if e.is_elastic else e.coordinator.aggregate
+    return f"a parameter server, {e.coordinator.mode}, {what}"
+
+
+def _count_of(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}es"
 
 
 def prediction_text(prediction: Row) -> str:
@@ -233,7 +270,8 @@ def summary_text(summary: Row) -> str:
     table.add_row("sent", human_bytes(s["payload_bytes_sent"]))
     if s.get("staleness"):
         old = s["staleness"]
-        table.add_row("staleness", f"{old['mean']:.3g} rounds on average, {old['max']} at most")
+        apart = f"; {old['max_distance']:.3g} at most in distance" if old.get("max_distance") else ""
+        table.add_row("staleness", f"{old['mean']:.3g} rounds on average, {old['max']} at most{apart}")
     if s["simulated_seconds"] is not None:
         table.add_row("simulated", f"{s['simulated_seconds']:.6g} s")
     if s.get("events"):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_task
 from peer.daemon import host, start
+from peer.daemon.distributed import check_engine, uses_distributed
 from peer.daemon.launch import Seat
 from peer.daemon.reporting import Progress
 from peer.errors import ConfigError, TrainingError
@@ -118,6 +119,8 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
         tables = _virtual_tables(experiment)
         if tables and engine == "rounds":
             options.listener.note(f"{_listed(tables)}: rounds know no time, links or faults; events do")
+        if uses_distributed(assembly):
+            options.listener.note(f'coordinator.engine = "{experiment.coordinator.engine}": here as "own"; up uses it')
         options.listener.memory(memory_bytes(assembly, task, engine), available_bytes())
         watch = Watch(
             assembly,
@@ -204,6 +207,7 @@ def up(experiment: Experiment, options: Options) -> Result:
     assembly = assemble(experiment, measures=True)
     _ask_for_all_rounds(assembly)
     check_devices(experiment)
+    check_engine(assembly)
     task = prepare_task(assembly)
     folder = _open(options, experiment, assembly, task)
     _say_what_is_real(experiment, options)
@@ -229,6 +233,7 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     mine = start.seats_of(assembly, name)
     if options.resume is not None and not any(me in assembly.coordinator_ids for me in mine):
         raise ConfigError("--resume", f"{name} is no coordinator; nobody else saves itself on the way yet")
+    check_engine(assembly)
     task = prepare_task(assembly, only=mine[0])
     seats: list[Seat] = []
     try:

@@ -234,3 +234,113 @@ def test_a_figure_ends_a_schedule_in_the_same_round_everywhere(pool: DaemonPool)
     assert real.rounds == virtual.rounds == rounds.rounds > 0
     assert real.params == virtual.params
     assert [h.round for h in real.history] == [h.round for h in virtual.history]
+
+
+# ---- Coordinators and rings
+
+NORMED = {
+    "model": "tests.model_kinds:normed",
+    "data": "inline",
+    "batch_size": 0,
+    "shards": [[[[0.3 * i, 1.0 - r, 0.5 * r * i], r - 0.2 * i] for r in range(3 + i % 2)] for i in range(4)],
+}
+VECTORS = [[(7 * i + 3 * k) % 11 / 7 - 0.5 for k in range(13)] for i in range(7)]
+SAME_VECTORS = {"data": "none", "init": VECTORS}
+
+# One of each discipline in which no arrival order is left to chance, as tables over `coordinated`'s defaults.
+COORDINATED: dict[str, dict[str, dict[str, Any]]] = {
+    "gradients": {"coordinator": {"mode": "sync"}},
+    "models": {
+        "coordinator": {"mode": "sync", "aggregate": "models", "weighting": "equal"},
+        "task": {"local_steps": 3, "momentum": 0.5},
+    },
+    "server momentum": {"coordinator": {"mode": "sync", "server_optimizer": "momentum"}},
+    "server adam": {"coordinator": {"mode": "sync", "server_optimizer": "adam", "server_lr": 0.02}},
+    "a fraction": {"coordinator": {"mode": "sync", "fraction": 0.5}},
+    "three servers": {"coordinator": {"mode": "sync", "servers": 3}},
+    "fp16": {"coordinator": {"mode": "sync"}, "compression": {"name": "fp16"}},
+    "bf16": {"coordinator": {"mode": "sync", "servers": 2}, "compression": {"name": "bf16"}},
+    "a peer that is the coordinator, too": {"coordinator": {"mode": "sync", "name": "peer-2"}},
+    "easgd": {"coordinator": {"mode": "sync"}, "algorithm": {"name": "easgd"}},
+    "easgd at a peer": {"coordinator": {"mode": "sync", "name": "peer-0"}, "algorithm": {"name": "easgd"}},
+    "batch norm": {"coordinator": {"mode": "sync"}, "task": NORMED, "topology": {}},
+    "batch norm, statistics kept": {
+        "coordinator": {"mode": "sync"},
+        "task": NORMED,
+        "topology": {},
+        "algorithm": {"buffers": "keep"},
+    },
+    "one peer": {"coordinator": {"mode": "sync"}, "topology": {"peers": 1}},
+    "a ring": {"coordinator": {"mode": "ring"}},
+    "a ring of one": {"coordinator": {"mode": "ring"}, "topology": {"peers": 1}},
+    "a ring of two": {"coordinator": {"mode": "ring"}, "topology": {"peers": 2}, "task": {"local_steps": 2}},
+    "a ring of three": {"coordinator": {"mode": "ring", "weighting": "equal"}, "topology": {"peers": 3}},
+    "a ring of four vectors": {
+        "coordinator": {"mode": "ring"},
+        "task": {**SAME_VECTORS, "init": VECTORS[:4]},
+        "topology": {},
+    },
+    "a ring of seven vectors": {"coordinator": {"mode": "ring"}, "task": SAME_VECTORS, "topology": {}},
+}
+COSTS = ("seconds", "simulated_seconds")
+
+
+def coordinated(which: str, **tables: Any) -> Experiment:
+    chosen = COORDINATED[which]
+    task = {"model": "softmax", "partition": "dirichlet", "alpha": 0.5, "lr": 0.1}
+    own = chosen.get("task", {})
+    return from_dict(
+        {"seed": 3, "rounds": 8, "eval_every": 4, "topology": {"peers": 5}, "record": {"params": "every"}}
+        | chosen
+        | {"task": (own if "data" in own else task | own) | tables.pop("task", {})}
+        | tables
+    )
+
+
+def without_seconds(summary: Any) -> list[dict[str, Any]]:
+    """Return the history but for when it was: figures, bytes, and the parameters of each and of the coordinator."""
+    history = summary.as_dict()["history"]
+    return [{name: value for name, value in entry.items() if name not in COSTS} for entry in history]
+
+
+@pytest.mark.parametrize("which", COORDINATED)
+def test_coordinators_and_rings_are_bit_identical_in_daemons(pool: DaemonPool, which: str) -> None:
+    e = coordinated(which)
+    real, virtual = pool.up(e), simulate(e, engine="events")
+    assert real.outcome == virtual.outcome == "finished"
+    assert real.params == virtual.params
+    assert without_seconds(real) == without_seconds(virtual)
+    assert [entry.round for entry in real.history] == [0, 4, 8]
+    keys = ("rounds", "peers", "lost", "short_rounds", "gradients", "payload_bytes_sent", "consensus_distance")
+    assert {key: real.as_dict()[key] for key in keys} == {key: virtual.as_dict()[key] for key in keys}
+    if not e.is_ring:
+        assert real.coordinator == virtual.coordinator != None  # noqa: E711 - of both
+        assert real.history[-1].coordinator == real.coordinator
+
+
+@pytest.mark.parametrize("which", [which for which in COORDINATED if which not in ("fp16", "bf16")])
+def test_coordinators_and_rings_agree_in_the_rounds_engine(which: str) -> None:
+    e = coordinated(which, task={"dtype": "float64"})
+    assert disagreement(e) <= 1e-9
+    a, b = (simulate(e, engine=engine) for engine in ("rounds", "events"))
+    assert a.payload_bytes_sent == b.payload_bytes_sent
+    assert a.gradients == b.gradients
+
+
+def test_asynchronous_versions_agree_where_workers_take_turns(pool: DaemonPool) -> None:
+    """Which gradient makes which version is fixed; how many more are under way at the end is not."""
+    e = from_dict(
+        {
+            "rounds": 14,
+            "eval_every": 1,
+            "task": {"model": "softmax", "partition": "dirichlet", "lr": 0.1},
+            "topology": {"peers": 4},
+            "coordinator": {"mode": "async", "arrival": "round_robin", "staleness": "inverse"},
+            "record": {"params": "every"},
+        }
+    )
+    real, virtual = pool.up(e), simulate(e, engine="events")
+    assert [entry.coordinator for entry in real.history] == [entry.coordinator for entry in virtual.history]
+    assert real.params == virtual.params
+    assert real.staleness.histogram == virtual.staleness.histogram
+    assert real.staleness.max_distance == virtual.staleness.max_distance > 0

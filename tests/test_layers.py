@@ -23,8 +23,9 @@ class Room(NamedTuple):
 
 # What a run is made of, whichever way it runs.
 BELOW = (
-    "torch numpy scipy networkx topology peer.algorithms peer.assembly peer.divergence peer.entries peer.errors "
-    "peer.experiment peer.history peer.learner peer.protocol peer.record peer.seeds peer.task"
+    "torch numpy scipy networkx topology peer.algorithms peer.assembly peer.centre peer.divergence peer.entries "
+    "peer.errors peer.experiment peer.history peer.learner peer.parcels peer.pieces peer.protocol peer.record peer.seeds "
+    "peer.task peer.verdict"
 )
 
 # The longest name that a module's own name begins with is its room. "peer.protocol" stands for all below it.
@@ -51,20 +52,28 @@ MAP: dict[str, Room] = {
     "peer.require": Room("peer.errors peer.experiment peer.record"),
     # One peer's tensors, and an experiment made ready: where the maths, the task and the messages meet.
     "peer.learner": Room("torch peer.algorithms peer.divergence peer.protocol.messages peer.task"),
+    "peer.parcels": Room("torch peer.algorithms peer.errors"),
+    "peer.pieces": Room("torch"),
+    "peer.centre": Room("torch peer.algorithms peer.divergence peer.protocol.messages"),
+    "peer.verdict": Room("torch peer.learner peer.task"),
     "peer.assembly": Room(
-        "torch numpy scipy networkx topology peer.algorithms peer.errors peer.experiment peer.learner peer.protocol "
-        "peer.seeds peer.task"
+        "torch numpy scipy networkx topology peer.algorithms peer.centre peer.errors peer.experiment peer.learner "
+        "peer.parcels peer.protocol peer.seeds peer.task"
     ),
     "peer.history": Room("numpy peer.divergence peer.learner peer.protocol.messages peer.record"),
     "peer.entries": Room("peer.history peer.protocol.messages peer.record"),
     "peer.model_file": Room("torch safetensors"),
+    "peer.checkpoint": Room("torch safetensors peer.errors"),
     "peer.explanation": Room(
         "torch networkx topology peer.algorithms peer.assembly peer.errors peer.experiment peer.learner peer.record "
         "peer.task"
     ),
+    "peer.prediction": Room(
+        "torch topology peer.assembly peer.errors peer.experiment peer.learner peer.record peer.task"
+    ),
     # The two that run it: they share all of the above, and nothing of each other.
     "peer.simulator": Room(f"{BELOW} peer.model_file"),
-    "peer.daemon": Room(f"{BELOW} peer.model_file peer.network peer.require msgpack"),
+    "peer.daemon": Room(f"{BELOW} peer.checkpoint peer.model_file peer.network peer.require msgpack"),
     # The ways to run it, and the doors: the screen, the command line, Python.
     "peer.ways": Room(
         "torch numpy peer.assembly peer.daemon peer.errors peer.experiment peer.explanation peer.model_file "

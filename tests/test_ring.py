@@ -113,8 +113,8 @@ class Told:
                 return f"to {to}: bye {rounds}"
             case Send(to, Broken(peer)):
                 return f"to {to}: broken at {peer}"
-            case Finish(outcome):
-                return f"finish: {outcome}"
+            case Finish(outcome, why):
+                return f"finish: {outcome}" + (f", {why}" if why else "")
             case Alert(text, peer):
                 return f"alert, {peer}: {text}"
         raise AssertionError(effect)
@@ -292,7 +292,7 @@ def test_a_neighbour_that_dies_ends_the_ring_and_the_other_one_is_told() -> None
             alert, 2: is lost (silent for 5.0 s)
             to 0: broken at 2
             to 0: bye 0
-            finish: failed
+            finish: failed, a member of the ring is lost (silent for 5.0 s)
         > reduced 0.0
         > 0 scatter 0.1.0 2+0
         """
@@ -307,7 +307,7 @@ def test_what_is_heard_of_a_break_is_passed_on() -> None:
             to 0: broken at 3
             to 0: bye 0
             to 2: bye 0
-            finish: failed
+            finish: failed, a member of the ring is lost (the ring is broken there)
         > 2 bye 0
         """
     )
@@ -320,7 +320,7 @@ def test_a_neighbour_that_cannot_go_on_is_named() -> None:
             alert, 2: is lost (cannot go on)
             to 0: broken at 2
             to 0: bye 0
-            finish: failed
+            finish: failed, a member of the ring is lost (cannot go on)
         """
     )
 
@@ -333,7 +333,7 @@ def test_a_member_learns_that_it_held_up_the_others() -> None:
             to 0: broken at 1
             to 0: bye 0
             to 2: bye 0
-            finish: failed
+            finish: failed, a neighbour has ended the ring because of this peer
         """
     )
 
@@ -346,7 +346,7 @@ def test_a_neighbour_that_never_comes_ends_the_ring() -> None:
         > 1 broken at 2
             alert, 2: is lost (the ring is broken there)
             to 1: bye 0
-            finish: failed
+            finish: failed, a member of the ring is lost (the ring is broken there)
         """
     )
 
@@ -359,7 +359,7 @@ def test_who_has_all_pieces_completes_the_round_before_it_fails() -> None:
         > assembled
             to 2: broken at 0
             to 2: bye 1
-            finish: failed
+            finish: failed, a member of the ring is lost (gone)
         """
     )
 
@@ -395,12 +395,11 @@ def test_a_sum_that_is_not_finite_is_not_applied_and_ends_the_ring() -> None:
     with_all_pieces(Ring(1, 5, [1, 1, 1])).play(
         """
         > assembled nothing
-            alert, None: the sum of round 0 is not finite; it was not applied
             to 0: broken at 1
             to 2: broken at 1
             to 0: bye 0
             to 2: bye 0
-            finish: failed
+            finish: failed, the sum of round 0 is not finite; it was not applied
         """
     )
 
@@ -447,14 +446,15 @@ def test_at_the_deadline_of_a_round_whoever_holds_it_up_is_named(heard: list[str
     assert core.phase == "gathering"
     told.now_s = core.deadline_s - 1.0
     alive = [peer for peer in (1, 3) if peer != late]
+    reason = "waited for in round 0, which was not complete within 60 s"
     told.play(
         "\n".join(
             [
                 "> tick",
-                f"    alert, {late}: is lost (waited for in round 0, which was not complete within 60 s)",
+                f"    alert, {late}: is lost ({reason})",
                 *(f"    to {peer}: broken at {late}" for peer in alive),
                 *(f"    to {peer}: bye 0" for peer in alive),
-                "    finish: failed",
+                f"    finish: failed, a member of the ring is lost ({reason})",
             ]
         )
     )
@@ -497,7 +497,7 @@ def test_nonsense_ends_the_ring(sender: int, message: str) -> None:
     effects = gathering(core).tell(f"{sender} {message}")
     assert isinstance(effects[0], Alert)
     assert effects[0].peer == sender
-    assert effects[-1] == Finish("failed")
+    assert effects[-1] == Finish("failed", f"a member of the ring is lost ({core.lost[sender]})")
     assert set(core.lost) == {sender}
     assert not core._inbox
 
@@ -507,7 +507,8 @@ def test_before_the_own_part_is_there_nothing_is_taken_but_parts_of_this_round(m
     told = Told(Ring(1, 3, [1, 1, 1]))
     for line in ("1 starts", "joined 0", "joined 2"):
         told.tell(line)
-    assert told.tell(f"0 {message}")[-1] == Finish("failed")
+    why = "a member of the ring is lost (sent a piece that has no place in round 0)"
+    assert told.tell(f"0 {message}")[-1] == Finish("failed", why)
 
 
 def test_nothing_of_a_round_after_the_last_is_taken() -> None:

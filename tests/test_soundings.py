@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.errors import WireError
+from peer.network.sizes import Sizes
 from peer.network.stream import NOTES, Incoming, Outgoing
 from peer.network.wire import VERSION, Note, decode, encode
 from peer.protocol.messages import Data, Degree, Done, Echo, Measured, Message, Probe
@@ -15,7 +16,7 @@ PROBE, DONE = NOTES.index(Probe), NOTES.index(Done)
 
 @pytest.mark.parametrize("message", [Probe(0), Echo(7), Measured(1_234_567), Degree(2**62)])
 def test_a_sounding_comes_back(message: Message) -> None:
-    outgoing, incoming = Outgoing(), Incoming((4,))
+    outgoing, incoming = Outgoing(), Incoming(Sizes(data=(4,)))
     outgoing.put(message)
     item = outgoing.ready()
     assert item is not None
@@ -27,7 +28,7 @@ def test_a_sounding_comes_back(message: Message) -> None:
 @settings(deadline=None, print_blob=True)
 @given(values=st.lists(st.tuples(st.sampled_from([Probe, Echo, Measured, Degree]), st.integers(0, 2**62))))
 def test_soundings_keep_their_order(values: list[tuple[type[Probe], int]]) -> None:
-    outgoing, incoming = Outgoing(), Incoming((4,))
+    outgoing, incoming = Outgoing(), Incoming(Sizes(data=(4,)))
     messages = [kind(value) for kind, value in values]
     for message in messages:
         outgoing.put(message)
@@ -64,13 +65,13 @@ def test_a_wrong_sounding(name: str) -> None:
 @pytest.mark.parametrize("kind", [len(NOTES), len(NOTES) + 1, 2**62])
 def test_a_sounding_of_a_kind_that_there_is_not(kind: int) -> None:
     with pytest.raises(WireError, match=f"a note of unknown kind {kind}"):
-        Incoming((4,)).take(Note(0, kind, 1), None)
+        Incoming(Sizes(data=(4,))).take(Note(0, kind, 1), None)
 
 
 def test_a_sounding_with_bytes_and_one_in_the_middle_of_a_message() -> None:
     with pytest.raises(WireError, match="second frame"):
         decode([encode(Note(0, PROBE, 1)), b"x"])
-    outgoing, incoming = Outgoing(), Incoming((1_000_000,))
+    outgoing, incoming = Outgoing(), Incoming(Sizes(data=(1_000_000,)))
     outgoing.put(Data(0, 0, bytes(1_000_000)))
     item = outgoing.ready()
     assert item is not None
@@ -80,7 +81,7 @@ def test_a_sounding_with_bytes_and_one_in_the_middle_of_a_message() -> None:
 
 
 def test_a_sounding_out_of_order_waits_for_its_turn() -> None:
-    incoming = Incoming((4,))
+    incoming = Incoming(Sizes(data=(4,)))
     assert incoming.take(Note(1, PROBE, 1), None) is None
     assert incoming.take(Note(0, DONE, 0), None) == Done(0)
     assert incoming.take(Note(1, PROBE, 1), None) == Probe(1)

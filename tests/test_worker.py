@@ -377,11 +377,16 @@ def test_one_that_waits_has_the_last_version_of_one_and_then_of_the_other() -> N
     assert told.core.deadline_s == inf
     told.play(
         """
+        > joined 9
+            to 9: pull
         > 8 global w8 heard 1
             adopt w8 and w8 in round 1
         > adopted
         > 8 bye 8
+        > 9 global w8 heard 1
+        > 9 bye 8
             to 8: bye 1
+            to 9: bye 1
             finish: finished
         """
     )

@@ -4,6 +4,7 @@ Tensors end in the parameter axis: shape (d,) at one peer, (n, d) for n peers at
 so the maths is written once for the daemons and for both engines of the simulator.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -14,6 +15,11 @@ State = dict[str, Tensor]
 
 Message = dict[str, Tensor]
 """What one peer sends in one exchange: named tensors of shape (..., m)."""
+
+
+def bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    """Return how many bytes of numbers a state or a message has."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,14 @@ class Elastic:
 
     g is a sum, not a mean: over the workers of a round, or over the one that came by. Its terms are differences to the
     centre as it is now, `params`, whichever version a worker was given last.
+
+    Behind the first `trainable` columns, None for all, are running statistics, whose rate is `of_statistics`. With k
+    pulls at once and a rate of 1 / k at most they stay between what there was, as a variance must.
     """
 
     alpha: float
+    trainable: int | None = None
+    of_statistics: float = 0.0
 
     def init(self, x: Tensor) -> State:
         return {"x": x, "before": x}
@@ -49,8 +54,13 @@ class Elastic:
     def step(self, state: State, g: Tensor, factor: float = 1.0) -> State:
         """Return the state after the pull. `factor` is not used: alpha is no learning rate, and the workers' pull is
         the same."""
-        check_alike(state["x"], g)
-        return {"x": torch.sub(state["x"], g, alpha=self.alpha), "before": state["x"]}
+        before = state["x"]
+        check_alike(before, g)
+        x = torch.sub(before, g, alpha=self.alpha)
+        if self.trainable is not None:
+            later = slice(self.trainable, None)
+            x[..., later] = torch.sub(before[..., later], g[..., later], alpha=self.of_statistics)
+        return {"x": x, "before": before}
 
     def params(self, state: State) -> Tensor:
         return state["x"]

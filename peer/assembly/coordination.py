@@ -44,8 +44,10 @@ def worker_of(assembly: Assembly, me: PeerId) -> Worker:
     return Worker(me, assembly.coordinator_ids, e.rounds, return_s=e.transport.join_s)
 
 
-def coordinator_of(assembly: Assembly, task: Task, me: PeerId, present: Present) -> Coordinator:
-    """Return a coordinator's core that begins from `present`. Raises ConfigError where nobody has rows to weigh by."""
+def coordinator_of(
+    assembly: Assembly, weights: Mapping[PeerId, float] | None, me: PeerId, present: Present
+) -> Coordinator:
+    """Return a coordinator's core that begins from `present`. `weights` are those of `weights_of`."""
     e, n = assembly.experiment, len(assembly.names)
     c, workers = e.coordinator, range(n)
     match c.mode:
@@ -63,7 +65,6 @@ def coordinator_of(assembly: Assembly, task: Task, me: PeerId, present: Present)
             return ByArrival(me, workers, e.rounds, present, size=c.buffer)
         case "quorum":
             count = c.quorum if isinstance(c.quorum, int) else ceil(c.quorum * n - 1e-9)
-            by = weights_of(assembly, task)
             return ByRounds(
                 me,
                 workers,
@@ -72,10 +73,9 @@ def coordinator_of(assembly: Assembly, task: Task, me: PeerId, present: Present)
                 count=count,
                 timer_s=c.timer_s,
                 late="stale" if c.late == "stale" else "drop",
-                weights=by,
+                weights=weights,
             )
-    by = None if e.is_elastic else weights_of(assembly, task)
-    return ByRounds(me, workers, e.rounds, present, chosen=chosen_of(e, n), weights=by)
+    return ByRounds(me, workers, e.rounds, present, chosen=chosen_of(e, n), weights=weights)
 
 
 def ring_of(assembly: Assembly, task: Task, me: PeerId) -> Ring:
@@ -107,7 +107,10 @@ def chosen_of(experiment: Experiment, peers: int) -> Callable[[int], set[PeerId]
 
 def weights_of(assembly: Assembly, task: Task) -> Mapping[PeerId, float] | None:
     """Return what each peer counts: its rows, or None where all count the same. Raises ConfigError for no rows."""
-    if assembly.experiment.coordinator.weighting == "equal" or task.data is None:
+    e = assembly.experiment
+    if e.coordinator.weighting == "equal" or e.is_elastic or e.coordinator.mode in ("async", "buffered"):
+        return None
+    if task.data is None:
         return None
     shards = task.shards(torch.device("cpu"))
     rows = [0 if shard is None else len(shard) for shard in shards]
@@ -137,11 +140,12 @@ def alpha_of(experiment: Experiment, peers: int) -> float:
     return ELASTIC_PULL / peers if alpha is None else alpha
 
 
-def optimiser_of(experiment: Experiment, peers: int) -> Optimiser:
-    """Return how the server makes a step."""
+def optimiser_of(experiment: Experiment, peers: int, trainable: int) -> Optimiser:
+    """Return how the server makes a step. Of its columns so many are parameters, and those behind are statistics."""
     c = experiment.coordinator
     if experiment.is_elastic:
-        return Elastic(alpha_of(experiment, peers))
+        alpha, at_once = alpha_of(experiment, peers), peers if c.mode == "sync" else 1
+        return Elastic(alpha, trainable, of_statistics=min(alpha, 1 / at_once))
     lr, variant = server_lr(experiment), _variant(experiment)
     match c.server_optimizer:
         case "momentum":
@@ -184,10 +188,11 @@ def centre_of(assembly: Assembly, task: Task, me: PeerId, device: torch.device) 
     e, n = assembly.experiment, len(assembly.names)
     a, b = spans_of(assembly, task.layout)[assembly.coordinator_ids.index(me)]
     start = first_parameters(assembly, task)[a:b].to(device)
+    trainable = min(max(task.layout.trainable - a, 0), b - a)
     return Centre(
-        optimiser_of(e, n),
+        optimiser_of(e, n, trainable),
         start,
-        trainable=len(start) if e.is_elastic else min(max(task.layout.trainable - a, 0), b - a),
+        trainable=len(start) if e.is_elastic else trainable,
         staleness=_rule(e),
         factor=replace(schedule_of(e), lr=1.0).lr_at if pushes_gradients(e) else lambda _: 1.0,
         is_elastic=e.is_elastic,

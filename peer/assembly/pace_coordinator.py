@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from peer.assembly.assembly import Assembly
-from peer.assembly.coordination import chosen_of, worker_of
+from peer.assembly.coordination import coordinator_of, worker_of
 from peer.assembly.links import RESEND_S, Pair
 from peer.assembly.queues import Queues
-from peer.protocol.by_arrival import ByArrival
-from peer.protocol.by_rounds import ByRounds
-from peer.protocol.coordinator import Coordinator, Present
+from peer.protocol.coordinator import Present
 from peer.protocol.messages import (
     Adopt,
     Adopted,
@@ -45,7 +43,8 @@ from peer.protocol.messages import (
 from peer.seeds import stream
 
 WORKERS = 2000
-"""With more workers it would take too long to say: a core looks at all of them whenever one of them pushes."""
+"""With more workers, or as much work with several coordinators, it would take too long to say: a core looks at all of
+them whenever one of them pushes."""
 
 PUSHES, PUSHES_TIMES_WORKERS = 64, 2_000_000
 """How many pushes of each worker are looked at, and pushes to all coordinators times workers; two of each at least."""
@@ -64,10 +63,10 @@ def seconds_beside_coordinators(assembly: Assembly, push_bytes: int, given_bytes
 
     `push_bytes` is what a worker pushes in all, and `given_bytes` what it is given, over all coordinators.
     """
-    if len(assembly.names) > WORKERS:
+    n, servers = len(assembly.names), len(assembly.coordinators)
+    if n**2 * servers > WORKERS**2:
         return None
     versions = versions_looked_at(assembly)
-    servers = len(assembly.coordinators)
     made_s = _DryRun(assembly, -(-push_bytes // servers), -(-given_bytes // servers)).versions_s(versions)
     half = versions // 2
     return (made_s[versions] - made_s[half]) / (versions - half)
@@ -95,7 +94,7 @@ class _DryRun:
         self.draw = stream(a.experiment.seed, "pace")
         self._queues = Queues(a.experiment.network.node_mbps)
         self.cores = {me: worker_of(a, me) for me in range(len(a.names))}
-        self.cores |= {me: _coordinator(a, me) for me in a.coordinator_ids}
+        self.cores |= {me: coordinator_of(a, None, me, Present(None)) for me in a.coordinator_ids}
         self.made_s = {me: [0.0] for me in a.coordinator_ids}
 
     def versions_s(self, versions: int) -> list[float]:
@@ -162,21 +161,3 @@ class _DryRun:
             arrives_s += times_lost * (links.round_trip_ms(*pair) / 1000 + RESEND_S)
         in_order_s = self._in_order_s[pair] = max(arrives_s, self._in_order_s.get(pair, -np.inf))
         return in_order_s
-
-
-def _coordinator(assembly: Assembly, me: PeerId) -> Coordinator:
-    """Return a coordinator's core; what workers weigh takes no time, so here all weigh the same."""
-    e, n = assembly.experiment, len(assembly.names)
-    c, workers, nothing = e.coordinator, range(n), Present(None)
-    match c.mode:
-        case "async":
-            arrival = "round_robin" if c.arrival == "round_robin" else "clock"
-            how: dict[str, Any] = {"max_staleness": c.max_staleness, "arrival": arrival, "delay": c.delay or None}
-            return ByArrival(me, workers, e.rounds, nothing, **how)
-        case "buffered":
-            return ByArrival(me, workers, e.rounds, nothing, size=c.buffer)
-        case "quorum":
-            count = c.quorum if isinstance(c.quorum, int) else -int(-(c.quorum * n - 1e-9) // 1)
-            late: Literal["drop", "stale"] = "stale" if c.late == "stale" else "drop"
-            return ByRounds(me, workers, e.rounds, nothing, count=count, timer_s=c.timer_s, late=late)
-    return ByRounds(me, workers, e.rounds, nothing, chosen=chosen_of(e, n))

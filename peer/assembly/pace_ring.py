@@ -20,7 +20,7 @@ from peer.assembly.queues import alone_s
 from peer.protocol.ring import cut
 from peer.seeds import stream
 
-ROUNDS, PIECES_HANDED_ON = 64, 60_000
+ROUNDS, PIECES_HANDED_ON = 64, 20_000
 """How many rounds are looked at, and how many pieces each member hands on in all of them; two rounds at least, and in
 these no more than twice as many pieces."""
 

@@ -13,6 +13,7 @@ import torch
 
 from peer.assembly import Assembly, assemble, device_of, prepare_task
 from peer.centre import Update
+from peer.daemon.distributed import take_group_seat, uses_distributed
 from peer.daemon.ending import has_barriers
 from peer.daemon.journal import Entry
 from peer.daemon.launch import FINAL, Seat, checkpoint_folder, take_coordinator_seat, take_seat
@@ -59,6 +60,7 @@ class ParentReporter:
             scores=[asdict(peer_score(evaluation)) for evaluation in judged.evaluations],
             params=judged.params.numpy().tobytes(),
             payload_bytes=figures.payload_bytes,
+            heard_bytes=figures.heard_bytes,
             is_last=self._judges_anywhere,
         )
 
@@ -186,7 +188,7 @@ def _run_node(
     pipe, name = place.pipe, assembly.nodes[place.me]
     try:
         seat, device = _seat(place, assembly, task, run_folder)
-        pipe.send("bound", endpoint=seat.links.endpoint, device=device)
+        pipe.send("bound", endpoint=seat.endpoint, device=device)
         endpoints = reporter.wait_for_endpoints()
         if endpoints is None:
             seat.links.close()
@@ -214,6 +216,8 @@ def _seat(place: Place, assembly: Assembly, task: Task, run_folder: Path | None)
     if me in assembly.coordinator_ids:
         folder = checkpoint_folder(run_folder, name)
         return take_coordinator_seat(assembly, task, me, device, place.listen, folder), wanted
+    if uses_distributed(assembly):
+        return take_group_seat(assembly, task, me, device, place.listen), wanted
     endless = len(assembly.names) > 1
     judges = not e.coordinates
     return take_seat(assembly, task, me, device, place.listen, endless=endless, judges=judges), wanted

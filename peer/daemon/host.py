@@ -7,7 +7,8 @@ is started again, at the same address and from what it had saved.
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,6 +23,7 @@ import torch
 from peer.assembly import Assembly
 from peer.assembly.coordination import judges_copies
 from peer.daemon.child import Place, run_child
+from peer.daemon.distributed import uses_distributed
 from peer.daemon.ending import Ending
 from peer.daemon.pipe import Pipe
 from peer.entries import Entries, Judged
@@ -40,6 +42,9 @@ SETTLE_S = 3.0
 RESTARTS = 3
 """How often a coordinator is started again."""
 
+COUNTS = ("payload_bytes", "wire_bytes")
+"""Of a node's figures, what is added up over its lives."""
+
 FORKS = sys.platform == "linux"
 
 
@@ -57,6 +62,7 @@ class PeerView:
     gone: bool = False  # its process has ended
     diverged_round: int | None = None
     restarts: int = 0
+    earlier: Counter[str] = field(default_factory=Counter)  # what it had sent and done before it was started again
 
     @property
     def is_lost(self) -> bool:
@@ -140,6 +146,8 @@ class Host:
             self._kill()
         self._flush()
         self._add_last_entry()
+        for entry in self._history.entries if self._parts else ():  # of several, one may have told later than workers
+            entry["coordinator"] = self._coordinator_at(entry["round"])
         return self._result()
 
     def _start(self) -> None:
@@ -182,7 +190,9 @@ class Host:
             return False
         open_here = [other.pipe for other in self.peers if other.pipe.is_open]
         view = self._start_process({i: peer.endpoint}, open_here)[i]
-        view.restarts, view.progress, view.score = peer.restarts + 1, peer.progress, peer.score
+        view.restarts, view.score, view.earlier = peer.restarts + 1, peer.score, peer.earlier
+        view.earlier.update({name: peer.last_figures.get(name, 0) for name in COUNTS})
+        view.progress = {**peer.progress, **dict.fromkeys(COUNTS, 0)}
         self.peers[i] = view
         self.observers.alert(view.name, "is started again, from what it had saved")
         self.observers.event("restarted", peer=view.name)
@@ -193,7 +203,8 @@ class Host:
     def _wait(self) -> None:
         living = [peer for peer in self.peers if not peer.gone]
         pipes = [peer.pipe.connection for peer in living if peer.pipe.is_open]
-        wait([*pipes, *(peer.process.sentinel for peer in living)], timeout=0.1)
+        sentinels = {peer.process.sentinel for peer in living}  # two nodes may be in one process
+        wait([*pipes, *sentinels], timeout=0.1)
 
     def _read(self) -> None:
         for i, peer in enumerate(self.peers):
@@ -263,18 +274,18 @@ class Host:
         """Take in what was judged: a peer by itself, or by a coordinator all of them, or only what its parameters are.
         """
         round, payload_bytes = fields["round"], fields["payload_bytes"]
-        if i in self.assembly.coordinator_ids:
-            self._parts.setdefault(round, {})[i] = fields["params"]
+        if i in self.assembly.coordinator_ids and self.assembly.experiment.record.params == "every":
+            self._parts.setdefault(round, {}).setdefault(i, fields["params"])  # as it was when it was first made
         scores = [PeerScore(**score) for score in fields["scores"]]
         if not scores:
             return
         params, seconds = np.frombuffer(fields["params"], dtype=self._dtype), monotonic() - self._began_s
-        at = {"payload_bytes_sent": payload_bytes, "seconds": round_seconds(self._seconds)}
+        sent = payload_bytes + peer.earlier["payload_bytes"] + fields["heard_bytes"]
+        at = {"payload_bytes_sent": sent, "seconds": round_seconds(self._seconds)}
         if len(scores) == 1 and i < len(self.assembly.names):
             judged = {i: Judged(Figures(scores[0], params), at)}
         else:
             everyone = range(len(self.assembly.names))
-            at["payload_bytes_sent"] = payload_bytes + self._payload_bytes(everyone)
             judged = {j: Judged(Figures(scores[j], params), at) for j in everyone}
         for j, one in judged.items():
             self.peers[j].score = one.figures.score
@@ -289,10 +300,6 @@ class Host:
         else:
             for j, one in judged.items():
                 self._entries.add(j, round, one)
-
-    def _payload_bytes(self, nodes: Iterable[int]) -> int:
-        """Return how many bytes these have sent, by their last word."""
-        return sum(self.peers[i].last_figures.get("payload_bytes", 0) for i in nodes)
 
     @property
     def _local_rounds(self) -> int:
@@ -374,10 +381,11 @@ class Host:
         if not judged:
             return
         each = [one.at["payload_bytes_sent"] for one in judged.values()]
-        of_coordinators = self._payload_bytes(self.assembly.coordinator_ids)
-        bytes_sent = max(each) if self._is_one_model else sum(each) + of_coordinators  # one model is judged for all
+        bytes_sent = max(each) if self._is_one_model else sum(each)  # one model is judged for all
+        for last in self._history.entries[-1:]:  # of a peer that is gone since, say
+            bytes_sent = max(bytes_sent, last["payload_bytes_sent"])
         at: Row = {"payload_bytes_sent": bytes_sent, "seconds": max(one.at["seconds"] for one in judged.values())}
-        if self._parts and self.assembly.experiment.record.params == "every":
+        if self._parts:
             at["coordinator"] = self._coordinator_at(round)
         found = self._history.add(round, {i: one.figures for i, one in judged.items()}, at)
         if found is not None:
@@ -426,8 +434,11 @@ class Host:
         ended.diverged = self._diverged
         ended.rounds = self._rounds(away)
         ended.rounds_seconds = max((end.get("rounds_seconds", 0.0) for end in ends), default=0.0)
-        ended.payload_bytes_sent = sum(figures["payload_bytes"] for figures in ran)
-        ended.wire_bytes_sent = sum(figures["wire_bytes"] for figures in ran)
+        earlier = sum((peer.earlier for peer in self.peers), start=Counter[str]())
+        ended.payload_bytes_sent = sum(figures["payload_bytes"] for figures in ran) + earlier["payload_bytes"]
+        ended.wire_bytes_sent = sum(figures["wire_bytes"] for figures in ran) + earlier["wire_bytes"]
+        if uses_distributed(self.assembly):  # which does not tell
+            ended.wire_bytes_sent = None
         ended.gradients = sum(figures["gradients"] for figures in ran)
         for end in ends:
             ended.staleness.include(Staleness(**end.get("staleness", {})))

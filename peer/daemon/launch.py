@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peer.assembly import Assembly, Exchange, core_of, learner_of
-from peer.assembly.coordination import centre_of, coordinator_of, judges_copies, parcels_of, piece_elements
+from peer.assembly.coordination import centre_of, coordinator_of, judges_copies, parcels_of, piece_elements, weights_of
 from peer.daemon.beside_jobs import RingJobs, WorkerJobs
 from peer.daemon.centre_jobs import CentreJobs, Store
 from peer.daemon.jobs import Jobs
@@ -54,6 +54,11 @@ class Seat:
     jobs: Jobs | CentreJobs
     core: Exchange | Survey | Coordinator
     damaged: str = ""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where others find it; None where it only dials."""
+        return self.links.endpoint
 
     def dial(self, endpoints: Mapping[PeerId, str | None]) -> None:
         """Connect to the neighbours: of a pair one dials, see `Assembly.dials`, or whoever can reach the other.
@@ -164,7 +169,7 @@ def take_coordinator_seat(
     store = Store(folder, e.checkpoint.every_rounds or 1, e.checkpoint.keep, greeting.digest)
     jobs = CentreJobs(centre, parcels, place, form, verdict, e.evaluates_after, store)
     present, damaged = jobs.begin()
-    core = coordinator_of(assembly, task, me, present)
+    core = coordinator_of(assembly, weights_of(assembly, task), me, present)
     most = ragged_bytes(form, len(centre.start)) if parcels.is_ragged(place) else form.size_bytes
     names = {peer: assembly.nodes[peer] for peer in core.neighbours}
     links = Links(names, greeting, dict.fromkeys(names, Sizes(push=most)), listen)

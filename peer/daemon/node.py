@@ -12,7 +12,7 @@ from time import monotonic
 from peer.assembly import Exchange
 from peer.daemon.beside_jobs import RingJobs
 from peer.daemon.centre_jobs import CentreJobs
-from peer.daemon.jobs import Done, Jobs
+from peer.daemon.jobs import Done, Jobs, Judged
 from peer.daemon.journal import Journal
 from peer.daemon.reporting import Figures, NodeEnd, Outcome, Progress, Reporter
 from peer.daemon.worker import Worker
@@ -36,6 +36,7 @@ from peer.protocol.messages import (
     Event,
     Finish,
     Forget,
+    Global,
     Greeted,
     Learn,
     Learned,
@@ -44,6 +45,7 @@ from peer.protocol.messages import (
     PeerId,
     PeerJoined,
     PeerLost,
+    Push,
     Received,
     Reduce,
     Send,
@@ -94,6 +96,7 @@ class Node:
     _mixed_s: float = 0.0
     _trains_since_s: float = 0.0
     _evaluations_s: float = 0.0
+    _heard_bytes: int = 0  # of what was pushed to a coordinator, or given to a worker
     _waiting_since_s: float = 0.0
     _waits_for: frozenset[PeerId] = frozenset()
     _losses_told: set[PeerId] = field(default_factory=set)
@@ -109,8 +112,9 @@ class Node:
             self.links.watch(worker.descriptor)
         now_s = monotonic()
         self._waiting_since_s = now_s
-        if self.jobs.judges:
-            self._judge(0)
+        begins_at = self._round  # a coordinator that was started again: at what it had saved
+        if self.jobs.judges and (begins_at == 0 or self.jobs.is_due(begins_at)):
+            self._judge(begins_at)
         self._carry_out(self.membership.start(now_s), now_s)
         self._carry_out(self.core.start(now_s), now_s)
         beat_s = now_s
@@ -160,6 +164,8 @@ class Node:
             self.journal.greeted(event.peer, event.incarnation)
         if self.journal is not None and isinstance(event, Received):
             self.journal.received(event)
+        if isinstance(event, Received) and isinstance(event.message, Push | Global):
+            self._heard_bytes += len(event.message.payload)
         self._carry_out(self.membership.handle(event, now_s), now_s)
         if not isinstance(event, PeerLost):  # that one comes back from membership, if it is news
             self._carry_out(self.core.handle(event, now_s), now_s)
@@ -188,7 +194,7 @@ class Node:
         if result.alert:
             self.reporter.alert(result.alert, None)
         for judged in result.judged:
-            self.reporter.figures(Figures(judged, self.links.traffic.payload_bytes))
+            self._tell_figures(judged)
         if isinstance(result.event, Mixed | Learned | Adopted | Assembled | Applied):
             self._mixed_s = now_s
         if isinstance(result.event, Applied):
@@ -363,7 +369,12 @@ class Node:
         elif wanted is None or self.jobs.is_due(wanted) or wanted != stands_at:
             return
         for judged in self.jobs.evaluate(wanted).judged:
-            self.reporter.figures(Figures(judged, self.links.traffic.payload_bytes))
+            self._tell_figures(judged)
+
+    def _tell_figures(self, judged: Judged) -> None:
+        sent, heard = self.links.traffic.payload_bytes, self._heard_bytes
+        begins = judged.round == 0  # what has been sent since these figures were asked for is no part of them
+        self.reporter.figures(Figures(judged, 0, 0) if begins else Figures(judged, sent, heard))
 
     def _report(self, now_s: float) -> None:
         """Tell what has changed: neighbours found and lost, and rounds of a peer that waits for nobody."""

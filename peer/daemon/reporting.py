@@ -28,10 +28,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Figures:
-    """An evaluation, and how many bytes of payload had been sent until then."""
+    """An evaluation, and how many bytes of payload had been sent until then.
+
+    Beside coordinators, `heard_bytes` are those that had come from the other side: who judges knows both halves.
+    """
 
     judged: Judged
     payload_bytes: int
+    heard_bytes: int = 0
 
 
 @dataclass

@@ -10,6 +10,7 @@ import numpy as np
 
 from peer.assembly import Assembly, device_of
 from peer.centre import Update
+from peer.daemon.distributed import take_group_seat, uses_distributed
 from peer.daemon.launch import FINAL, Seat, checkpoint_folder, take_coordinator_seat, take_seat
 from peer.daemon.reporting import Figures, NodeEnd, Progress
 from peer.errors import ConfigError, TrainingError
@@ -143,6 +144,8 @@ def seats_of(assembly: Assembly, name: str) -> list[PeerId]:
 
 def _check_reach(assembly: Assembly, me: PeerId, mine: Sequence[PeerId]) -> None:
     name = assembly.nodes[me]
+    if uses_distributed(assembly):
+        _check_addresses(assembly)
     for peer in sorted({me, *assembly.neighbours(me)}):
         _check_loopback(assembly, peer)
         if peer in mine:
@@ -155,18 +158,30 @@ def _check_reach(assembly: Assembly, me: PeerId, mine: Sequence[PeerId]) -> None
             )
 
 
+def _check_addresses(assembly: Assembly) -> None:
+    """Where sums are made by torch.distributed, all members meet at the first, which dials all others."""
+    for peer in range(len(assembly.names)):
+        _check_loopback(assembly, peer)
+        if _dial_endpoint(assembly, peer) is None and len(assembly.names) > 1:
+            engine, name = assembly.experiment.coordinator.engine, assembly.names[peer]
+            raise ConfigError("peers", f'engine "{engine}" needs [[peers]] with an address of {name}, as of every peer')
+
+
 def bind(assembly: Assembly, task: Task, me: PeerId, resumed: Path | None = None) -> Seat:
     """Take a seat of this machine. `resumed` is the folder of a coordinator's earlier run.
 
     Raises ConfigError when its address cannot be bound.
     """
     entry = _entry(assembly, me)
-    device = device_of(entry.device if entry and entry.device else assembly.experiment.task.device, 0)
+    turn = me if assembly.experiment.coordinator.engine == "nccl" else 0
+    device = device_of(entry.device if entry and entry.device else assembly.experiment.task.device, turn)
     listen = _listen_endpoint(assembly, me)
     try:
         if me in assembly.coordinator_ids:
             folder = checkpoint_folder(resumed, assembly.nodes[me])
             return take_coordinator_seat(assembly, task, me, device, listen, folder)
+        if uses_distributed(assembly):
+            return take_group_seat(assembly, task, me, device, listen)
         return take_seat(assembly, task, me, device, listen)
     except ConfigError as error:
         if error.key != "transport.listen" or entry is None or entry.address is None:
@@ -213,8 +228,8 @@ def _run_one(
     here = {other.me: other.links.endpoint for other in seats}
     others = {peer: _dial_endpoint(assembly, peer) for peer in {seat.me, *seat.core.neighbours}}
     seat.dial(others | {peer: here[peer] for peer in others if peer in here and peer != seat.me})
-    if seat.links.endpoint is not None:
-        observers.alert(f"listening on {seat.links.endpoint}")
+    if seat.endpoint is not None:
+        observers.alert(f"listening on {seat.endpoint}")
     is_coordinator = seat.me in assembly.coordinator_ids
     reporter = _OwnReporter(assembly, name, observers, stop, is_coordinator=is_coordinator)
     end = seat.run(reporter, lambda entry: observers.event("did", peer=name, **entry))
@@ -230,7 +245,7 @@ def _ended(assembly: Assembly, me: PeerId, reporter: _OwnReporter, end: NodeEnd,
     ended = Ended("daemons", end.step, 1, end.outcome, end.rounds, end.rounds_seconds)
     ended.history = reporter.history
     ended.payload_bytes_sent = end.payload_bytes
-    ended.wire_bytes_sent = end.wire_bytes
+    ended.wire_bytes_sent = None if uses_distributed(assembly) else end.wire_bytes
     ended.short_rounds = end.short_rounds
     ended.lost = [assembly.nodes[peer] for peer in sorted(end.lost)]
     ended.gradients = end.gradients

@@ -114,6 +114,7 @@ class Ring:
         self._closed: set[PeerId] = set()  # they say nothing more
         self._ends_as: Literal["interrupted", "failed"] | None = None
         self._missing: PeerId | None = None  # because of whom the ring ends
+        self._why = ""
         self._inbox: dict[tuple[int, int], Payload] = {}  # (step, piece) of "scatter", before there is an own part
         self._own: dict[tuple[int, int], Payload] = {}  # (segment, piece), and so below
         self._heard: set[tuple[Literal["scatter", "gather"], int, int]] = set()
@@ -294,7 +295,8 @@ class Ring:
 
     def _part(self, peer: PeerId, reason: str, outcome: Literal["interrupted", "failed"]) -> list[Effect]:
         self.lost[peer] = reason
-        return [Alert(f"is lost ({reason})", peer), *self._break(peer, outcome)]
+        why = f"a member of the ring is lost ({reason})"
+        return [Alert(f"is lost ({reason})", peer), *self._break(peer, outcome, why)]
 
     def _hear_of_a_break(self, sender: PeerId, peer: PeerId) -> list[Effect]:
         """A neighbour has ended, because of a member that may be anywhere in the ring."""
@@ -302,15 +304,16 @@ class Ring:
             return self._lose(sender, "named a member that there is not")
         self._closed.add(sender)
         if peer == self.me:
-            return [Alert("has ended the ring because of this peer", sender), *self._break(peer, "failed")]
+            why = "has ended the ring because of this peer"
+            return [Alert(why, sender), *self._break(peer, "failed", f"a neighbour {why}")]
         if peer in self.lost:
-            return self._break(peer, "failed")
+            return self._break(peer, "failed", f"a member of the ring is lost ({self.lost[peer]})")
         return self._lose(peer, "cannot go on" if peer == sender else "the ring is broken there")
 
-    def _break(self, peer: PeerId, outcome: Literal["interrupted", "failed"]) -> list[Effect]:
+    def _break(self, peer: PeerId, outcome: Literal["interrupted", "failed"], why: str) -> list[Effect]:
         """Because of this member there is no further round; one whose pieces are all there is still completed."""
         if self._ends_as is None:
-            self._ends_as, self._missing = outcome, peer
+            self._ends_as, self._missing, self._why = outcome, peer, why
         if self.phase == "closing":
             return self._finish_when_both_are_done()
         return [] if self.phase == "assembling" else self._end()
@@ -334,7 +337,8 @@ class Ring:
     def _give_up(self) -> list[Effect]:
         """The sum cannot be used. It is the same for all, so they all find that."""
         self._ends_as, self._missing = "failed", self.me
-        return [Alert(f"the sum of round {self.round} is not finite; it was not applied"), *self._end()]
+        self._why = f"the sum of round {self.round} is not finite; it was not applied"
+        return self._end()
 
     def _end(self) -> list[Effect]:
         """End before all rounds are done, and tell the neighbours why."""
@@ -347,7 +351,8 @@ class Ring:
         broken: list[Effect] = []
         if self._ends_as == "failed":
             broken = [Send(peer, Broken(self._missing)) for peer in sorted(self.alive)]
-        return [*broken, *self._say_goodbye(), Finish(self._ends_as)]
+        why = self._why if self._ends_as == "failed" else ""
+        return [*broken, *self._say_goodbye(), Finish(self._ends_as, why)]
 
     # ---- The end
 

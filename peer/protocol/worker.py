@@ -16,6 +16,10 @@ again, unless the worker trains from the next version by then. A worker that is 
 count that any of them tells. So its next number is new to all. One that has heard less than another, as it forgot in a
 fall or as the worker fell between two sends, misses those pushes; they are in the parameters of the other alone.
 
+So several coordinators that wait for all that are alive, or for nobody, come to their end together, whatever is lost on
+the way. Where they choose some of the workers for each version (`chosen`), or go by turns, that holds only as long as
+nobody is lost: versions or turns may then differ for good, and each may wait for workers that wait for the other.
+
 The last version (`rounds` > 0) is given to all. Who has given it is pushed nothing more, while others go on; when all
 have given it, it is adopted, whatever the worker is at. A coordinator that says `Bye` without it was stopped, and then
 the worker leaves them all.

@@ -40,7 +40,7 @@ def labels_of(runs: Sequence[Recorded]) -> list[str]:
         if count > 1:
             alike = [i for i, other in enumerate(names) if other == name]
             for i, what in zip(alike, _apart([runs[i] for i in alike]), strict=True):
-                labels[i] = f"{name} ({what})"
+                labels[i] = f"{name} ({what})" if what else name
     counts, seen = Counter(labels), Counter[str]()
     for i, label in enumerate(labels):
         seen[label] += 1

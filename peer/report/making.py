@@ -1,5 +1,6 @@
 """Making a report: everything is read and drawn before the first file is written."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,10 @@ def _check_out(out: Path) -> None:
     try:
         if out.exists() and not out.is_dir():
             raise ConfigError("", f"--out {out}: is a file; name a folder")
+        nearest = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            why = "no place to write in" if nearest.is_dir() else "a file"
+            raise ConfigError("", f"--out {out}: cannot be written: {nearest} is {why}; name another folder")
         found = sorted(path.name for path in out.iterdir()) if out.exists() else []
         strange = [name for name in found if name != PAGE and name not in FILES]
         if PAGE in found and GENERATOR not in (out / PAGE).read_text(encoding="utf-8", errors="replace"):

@@ -90,7 +90,7 @@ def _star(experiment: Experiment, names: tuple[str, ...]) -> Network:
     middle = [(0.0, 0.0)] if k == 1 else [(x * 0.35, y * 0.35) for x, y in _circle(k)]
     edges = [(i, n + j) for i in range(n) for j in range(k)]
     many = "a coordinator" if k == 1 else f"{k} coordinators"
-    title = f"{experiment.coordinator.mode}: {n} peers around {many}"
+    title = f"{n} peers around {many}"
     return Network(title, (*names, *coordinators), n, [*_circle(n), *middle], edges)
 
 

@@ -203,11 +203,14 @@ def _staleness(named: Sequence[Named]) -> Iterator[Picture]:
         if (run.summary.get("staleness") or {}).get("histogram") and sum(run.summary["staleness"]["histogram"])
     ]
     if counted:
-        notes = ["How many versions older than the coordinator's the parameters were that an update was computed from."]
+        served = [named[i][1].experiment.coordinator.mode != "none" for _, i, _ in counted]
+        unit = "versions" if all(served) else "rounds, or versions of a coordinator" if any(served) else "rounds"
+        notes = [f"How old what was mixed or applied had become, in {unit}."]
 
         def draw(figure: Figure, look: Look) -> None:
             axes = figure.subplots()
             draw_staleness(axes, counted, look)
+            axes.set_xlabel(f"staleness ({unit})")
             dress(axes, look)
             _put_legend(figure, axes, look)
 
@@ -260,8 +263,8 @@ def _network_key(e: Experiment) -> str:
     """Return a text that is the same for experiments with the same network."""
     counts = (e.stated_counts(), [(peer.name, peer.position) for peer in e.peers])
     if e.coordinator.mode != "none":
-        kind = "star" if e.coordinator.mode != "ring" else "ring"
-        return repr((e.coordinator.mode, kind, e.coordinator.name, e.coordinator.servers, e.topology.peers, counts))
+        kind = "ring" if e.coordinator.mode == "ring" else "star"
+        return repr((kind, e.coordinator.name, e.coordinator.servers, e.topology.peers, counts))
     return repr((e.topology.model_dump(), e.seed, e.network.file if e.topology.metric == "rtt" else "", counts))
 
 

@@ -28,8 +28,7 @@ def draw_staleness(axes: Any, counted: Sequence[tuple[str, int, list[float]]], l
         axes.bar(lefts, shares, width, label=plain(label), color=look.line(index)["color"])
     if longest <= 20:
         axes.set_xticks(range(longest))
-    axes.set_xlabel("staleness (versions)")
-    axes.set_ylabel("share of the updates (%)")
+    axes.set_ylabel("share (%)")
 
 
 def _shares(counts: Sequence[float], step: int) -> list[float]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from peer.algorithms.algorithm import Message
 from peer.assembly import Assembly
-from peer.assembly.coordination import centre_of, coordinator_of, parcels_of
+from peer.assembly.coordination import centre_of, coordinator_of, parcels_of, weights_of
 from peer.centre import Centre, Outcome, Pushed
 from peer.protocol.coordinator import Coordinator, Present
 from peer.protocol.messages import Applied, Apply, PeerId
@@ -29,6 +29,7 @@ class Centres:
         self._assembly = assembly
         self._task = task
         self._ids = assembly.coordinator_ids
+        self._weights = weights_of(assembly, task)
         self._every = assembly.experiment.checkpoint.every_rounds or 1
         self._saved: dict[PeerId, _Saved] = {}
 
@@ -37,9 +38,9 @@ class Centres:
         self.each[me] = centre = centre_of(self._assembly, self._task, me, torch.device("cpu"))
         saved = self._saved.get(me)
         if saved is None:
-            return coordinator_of(self._assembly, self._task, me, Present(self.parcels.give(centre.given())))
+            return coordinator_of(self._assembly, self._weights, me, Present(self.parcels.give(centre.given())))
         centre.restore(saved.tensors)
-        return coordinator_of(self._assembly, self._task, me, saved.present)
+        return coordinator_of(self._assembly, self._weights, me, saved.present)
 
     def apply(self, me: PeerId, apply: Apply) -> tuple[Applied, Outcome]:
         """Make the next version."""

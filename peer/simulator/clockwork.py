@@ -44,6 +44,7 @@ from peer.protocol.messages import (
     Tick,
     Train,
 )
+from peer.protocol.worker import Worker
 from peer.simulator.connections import Connections
 from peer.simulator.shell import Core, Shell
 from peer.simulator.timeline import Arrival, EventLog, Greeting, Later, LookAtClock, Thing, Timeline, WorkEnds
@@ -118,7 +119,8 @@ class Clockwork:
                 self._connect(a, b)
         for a, b in self._pairs():
             for me, other in ((a, b), (b, a)):
-                if self.processes[me].state == "up" and self.processes[other].state == "absent":
+                waits = isinstance(self.processes[me].core, Worker)  # for its coordinators, as long as membership does
+                if self.processes[me].state == "up" and self.processes[other].state == "absent" and not waits:
                     self._take(me, PeerLost(other, "it joins later"))
         self._do_soon()
 
@@ -258,7 +260,8 @@ class Clockwork:
                     self._handle(me, event)
                 case Alert():
                     shell.alert(me, effect)
-                case Finish(outcome) if outcome != "alone":  # who hears nobody may be joined later
+                case Finish(outcome) if outcome != "alone" or isinstance(process.core, Worker):
+                    # others that hear nobody may be joined later
                     shell.finished(me, effect)
                     self._set_state(me, "done" if outcome == "finished" else "gone")
                     self._hang_up(me)

@@ -8,7 +8,7 @@ evaluated at one instant, when they have done so many local rounds in all. Of co
 from collections.abc import Callable, Mapping
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -106,7 +106,7 @@ class EventsEngine:
         self._began_s: dict[PeerId, float] = {}  # when each began the local steps at hand
         self._is_ending = False
         self._is_cut_short = False  # by stop_after_s
-        self._failed = ""  # why a core that failed has ended
+        self._gave_up: dict[PeerId, Finish] = {}  # who could not go on, in that order
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
         t = e.transport
@@ -114,6 +114,7 @@ class EventsEngine:
         self._stuck_s = t.join_s + 2 * t.dead_s if troubled else inf
         nodes, guests = len(assembly.nodes), {assembly.host_of(c): c for c in assembly.coordinator_ids}
         absent = newcomers(assembly.faults)
+        absent |= {guests[host] for host in absent & guests.keys()}
         self.clockwork = Clockwork(nodes, self, world, patience, absent, t.heartbeat_s, assembly.dials)
         edges = [(a, b) for a in range(n) for b in sorted(assembly.neighbours(a)) if a < b] if troubled else []
         random = random_faults(e, assembly.names, edges)
@@ -151,6 +152,7 @@ class EventsEngine:
 
     def core(self, me: PeerId) -> Exchange | Coordinator:
         self._held.pop(me, None)
+        self._gave_up.pop(me, None)
         if self.versions is not None and me in self.assembly.coordinator_ids:
             return self.versions.begin_anew(me)
         self._entries.forget(me)
@@ -230,8 +232,8 @@ class EventsEngine:
                 return self._assemble(me, what)
 
     def finished(self, me: PeerId, finish: Finish) -> None:
-        if finish.outcome == "failed":
-            self._failed = self._failed or f"{self.assembly.nodes[me]}: {finish.why}"
+        if finish.outcome in ("failed", "alone"):
+            self._gave_up.setdefault(me, finish)
 
     def sent(self, me: PeerId, send: Send) -> None:
         self.ended.payload_bytes_sent += self.payload_bytes(send.message)
@@ -318,7 +320,9 @@ class EventsEngine:
             self._held[me] = version, applied
         x = versions.whole(version)
         if x is not None and not versions.judges_copies:
-            self._add_entry(version, self._judged_as(x, version))
+            entries = self.watch.history.entries
+            if version > entries[-1]["round"]:  # one that is made again after a fall has been judged
+                self._add_entry(version, self._judged_as(x, version))
             self._release(version)
         return None if self.enough is not None and not versions.judges_copies else applied
 
@@ -442,14 +446,22 @@ class EventsEngine:
         processes = self.clockwork.processes
         if self._is_over:
             return
-        if self._failed and self._rounds() != self.assembly.experiment.rounds:
-            self.ended.outcome, self.ended.why = "failed", self._failed
+        if self._gave_up and self._rounds() != self.assembly.experiment.rounds:
+            self.ended.outcome, self.ended.why = self._why_some_gave_up()
             return
         if self._somebody_goes_on():
             waiting = [self._what_is_waited_for(process.core) for process in processes if process.state == "up"]
             self.ended.outcome, self.ended.why = "failed", f"nobody goes on any more: {'; '.join(waiting[:4])}"
         elif not self.clockwork.states["done"]:
             self.ended.outcome, self.ended.why = "failed", "nobody is left to go on: all were killed, stopped or left"
+
+    def _why_some_gave_up(self) -> tuple[Literal["failed", "alone"], str]:
+        names = self.assembly.nodes
+        for me, finish in self._gave_up.items():
+            if finish.outcome == "failed":
+                return "failed", f"{names[me]}: {finish.why}"
+        alone = ", ".join(names[me] for me in self._gave_up)
+        return "alone", f"{alone} never heard a coordinator within {self.assembly.experiment.transport.join_s:g} s"
 
     def _what_is_waited_for(self, core: Core) -> str:
         names = self.assembly.nodes
@@ -508,13 +520,14 @@ class EventsEngine:
         ended.events, ended.event_hash = self.clockwork.events, self.clockwork.event_hash
         ended.short_rounds = sum(process.core.short_rounds for process in processes)
         ended.gradients = self.learners.gradients
-        away = {me for me, process in enumerate(processes) if process.state not in ("up", "done")}
+        there = {me for me, process in enumerate(processes) if process.state in ("up", "done")}
+        away = set(range(len(processes))) - there - self._gave_up.keys()  # who could not go on is not lost
         ended.lost = [names[me] for me in sorted(away)]
         peers = range(len(self.assembly.names))
         ended.params = [None if me in away else self.learners[me].params().numpy() for me in peers]
         if self.versions is not None:
             ended.coordinator = self.versions.now().numpy()
         if self.watch.on_model is not None:
-            for me in sorted(self.learners.each.keys() - away):
+            for me in sorted(self.learners.each.keys() & there):
                 self.watch.on_model(names[me], self.learners[me].tensors())
         return ended

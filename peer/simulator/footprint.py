@@ -8,6 +8,7 @@ right to about a tenth where parameters prevail; torch itself and the data come 
 import os
 from typing import Literal
 
+from peer.algorithms.algorithm import bytes_of
 from peer.assembly import Assembly
 from peer.learner import wire_forms
 from peer.task.task import Task
@@ -23,8 +24,8 @@ def memory_bytes(assembly: Assembly, task: Task, engine: Literal["rounds", "even
     x = task.start(0)
     algorithm = assembly.fitted(task.layout)
     params = x.numel() * x.element_size()
-    state = sum(t.numel() * t.element_size() for t in algorithm.init(x).values())
-    said = sum(t.numel() * t.element_size() for form in wire_forms(algorithm, x) for t in form.values())
+    state = bytes_of(algorithm.init(x))
+    said = sum(map(bytes_of, wire_forms(algorithm, x)))
     judged = 2 * params + 2 * 8 * x.numel()
     momentum = params if assembly.experiment.task.momentum else 0
     n = len(assembly.names)

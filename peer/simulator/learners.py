@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from peer.algorithms.algorithm import Message as Tensors
+from peer.algorithms.algorithm import bytes_of
 from peer.assembly import Assembly, Exchange, exchange_of, learner_of
 from peer.learner import Learner, wire_forms
 from peer.protocol.messages import Accept, Data, Global, Message, Model, PeerId, Piece, Propose, Push
@@ -90,8 +90,3 @@ class Learners:
         s = rows.schedule
         for me, round, delta in zip(peers, lr_rounds, deltas, strict=True):
             self.each[me].practised(Learned(delta, s.lr_at(round), s.local_steps))
-
-
-def bytes_of(message: Tensors) -> int:
-    """Return how many bytes of numbers a message of an algorithm has."""
-    return sum(t.numel() * t.element_size() for t in message.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from peer.algorithms.algorithm import bytes_of
 from peer.algorithms.combine import is_finite
 from peer.assembly import Assembly
 from peer.assembly.coordination import (
@@ -23,7 +24,6 @@ from peer.pieces import assembled, divided
 from peer.protocol.ring import cut
 from peer.record import Divergence
 from peer.simulator.in_step import first_diverged, norms
-from peer.simulator.learners import bytes_of
 from peer.simulator.steps import Steps
 from peer.task.task import Task
 
