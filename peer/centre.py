@@ -20,7 +20,7 @@ from torch import Tensor
 from peer.algorithms.algorithm import State
 from peer.algorithms.combine import is_finite, weighted_sum
 from peer.algorithms.server import Optimiser, Sgd, Staleness, staleness_distance, staleness_scale
-from peer.divergence import has_diverged
+from peer.divergence import vector_has_diverged
 from peer.protocol.messages import PeerId
 
 KEPT_BYTES = 256 * 1024 * 1024
@@ -96,14 +96,13 @@ class Centre:
         The weights of those that are left sum to what all did.
         """
         now = self.params()
-        finite = [is_finite({"u": push.u}) for push in pushes]
-        kept = [push for push, is_right in zip(pushes, finite, strict=True) if is_right]
-        rejected = tuple(push.sender for push, is_right in zip(pushes, finite, strict=True) if not is_right)
-        updates = tuple(Update(p.sender, p.staleness, self._distance(now, version, p.staleness)) for p in kept)
+        kept, sums = self._summed(pushes)
         if kept:
-            self._step(version, kept, fsum(p.weight for p in pushes) / fsum(p.weight for p in kept))
+            self._step(version, *sums)
         self._keep(version, now)
-        return Outcome(updates, rejected)
+        updates = tuple(Update(p.sender, p.staleness, self._distance(now, version, p.staleness)) for p in kept)
+        there = {id(push) for push in kept}
+        return Outcome(updates, tuple(push.sender for push in pushes if id(push) not in there))
 
     def norm(self) -> float:
         """Return the Euclidean norm of the parameters, in float64."""
@@ -111,7 +110,7 @@ class Centre:
 
     def has_diverged(self) -> bool:
         """Say whether the parameters are not finite or have grown beyond all bounds."""
-        return has_diverged(self.norm(), self._norm_at_start)
+        return vector_has_diverged(self.params(), self._norm_at_start)
 
     # ---- Saved and begun again
 
@@ -135,23 +134,32 @@ class Centre:
 
     # ---- Inside
 
-    def _step(self, version: int, kept: Sequence[Pushed], share: float) -> None:
+    def _summed(self, pushes: Sequence[Pushed]) -> tuple[Sequence[Pushed], tuple[Tensor, Tensor]]:
+        """Return what can be used of the pushes, and its weighted sums, of parameters and of statistics."""
+        sums = self._sums(pushes, 1.0)
+        if all(is_finite({"u": part}) for part in sums):  # one look at the sum instead of one at each push
+            return pushes, sums
+        kept = [push for push in pushes if is_finite({"u": push.u})]
+        if not kept or len(kept) == len(pushes):  # each is, and the sum is not: then it has diverged
+            return kept, sums
+        return kept, self._sums(kept, fsum(p.weight for p in pushes) / fsum(p.weight for p in kept))
+
+    def _sums(self, pushes: Sequence[Pushed], share: float) -> tuple[Tensor, Tensor]:
+        cut = self.trainable
         if self.is_elastic:
             x = self.optimiser.params(self.state)
-            pulls = [(1.0, {"u": x - push.u}) for push in kept]
-        else:
-            scales = (staleness_scale(self.staleness, push.staleness) for push in kept)
-            pulls = [(p.weight * share * s, {"u": p.u[: self.trainable]}) for p, s in zip(kept, scales, strict=True)]
-        self.state = self.optimiser.step(self.state, weighted_sum(pulls)["u"], self.factor(version))
-        if len(self.statistics):
-            self.statistics = self._averaged(kept, share)
+            return _sum([(1.0, x - push.u) for push in pushes], x), self.statistics
+        by_rule = [p.weight * share * staleness_scale(self.staleness, p.staleness) for p in pushes]
+        g = _sum([(weight, p.u[:cut]) for weight, p in zip(by_rule, pushes, strict=True)], self.start[:cut])
+        by_age = [p.weight * share * staleness_scale("inverse", p.staleness) for p in pushes]
+        apart = [(weight, p.u[cut:]) for weight, p in zip(by_age, pushes, strict=True)]
+        return g, _sum(apart, self.statistics) if len(self.statistics) else self.statistics
 
-    def _averaged(self, kept: Sequence[Pushed], share: float) -> Tensor:
-        """Return the statistics after this update."""
-        scales = (staleness_scale("inverse", push.staleness) for push in kept)
-        apart = [(p.weight * share * s, {"u": p.u[self.trainable :]}) for p, s in zip(kept, scales, strict=True)]
-        sgd = Sgd(1.0)
-        return sgd.params(sgd.step(sgd.init(self.statistics), weighted_sum(apart)["u"]))
+    def _step(self, version: int, g: Tensor, apart: Tensor) -> None:
+        self.state = self.optimiser.step(self.state, g, self.factor(version))
+        if len(self.statistics) and not self.is_elastic:
+            sgd = Sgd(1.0)
+            self.statistics = sgd.params(sgd.step(sgd.init(self.statistics), apart))
 
     def _distance(self, now: Tensor, version: int, staleness: int) -> float | None:
         """Return how far the parameters have gone from those of so many versions before."""
@@ -168,3 +176,8 @@ class Centre:
 
     def _whole(self, parameters: Tensor) -> Tensor:
         return torch.cat([parameters, self.statistics]) if len(self.statistics) else parameters
+
+
+def _sum(terms: Sequence[tuple[float, Tensor]], like: Tensor) -> Tensor:
+    """Return the weighted sum, zeros like the given ones where there is nothing to sum."""
+    return weighted_sum((w, {"u": u}) for w, u in terms)["u"] if terms else torch.zeros_like(like)

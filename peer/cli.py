@@ -221,8 +221,8 @@ def report(
     from peer.report import make_report
 
     made = make_report(runs, out)
-    document = {"html": str(made.html), "pictures": [str(picture) for picture in made.pictures]}
-    return _print(json.dumps(document) if as_json else document["html"], 0)
+    html, pictures = str(made.html), [str(picture) for picture in made.pictures]
+    return _print(json.dumps({"html": html, "pictures": pictures}) if as_json else html, 0)
 
 
 def main() -> NoReturn:

@@ -16,7 +16,7 @@ from peer.algorithms.algorithm import Algorithm, Message
 from peer.algorithms.beside import Beside
 from peer.algorithms.combine import HeardMessages, is_finite, leave_out, screen
 from peer.algorithms.counters import Given, Taken, counter_form
-from peer.divergence import has_diverged
+from peer.divergence import has_diverged, vector_has_diverged
 from peer.protocol.messages import Neighbourhood, PeerId, Shares
 from peer.task.local import Learned, Memory, Score, Shard, Trainer, never
 
@@ -160,11 +160,14 @@ class Learner:
         self.settle()
         return True
 
-    def take(self, given: Tensor, version: int | None = None) -> None:
+    def take(self, given: Tensor, version: int | None = None, *, is_answer: bool = True) -> None:
         """Go on from parameters, (d,), that coordinators gave as their `version`, or that a ring came to.
 
-        What was learned and said before counts; local steps that have begun do not.
+        What was learned and said before counts, unless that has come to nothing: not `is_answer`. Local steps that have
+        begun do not.
         """
+        if not is_answer:
+            self._state = self.algorithm.init(self.params())
         self.settle()
         self._begun = self._learned = None
         beside = cast(Beside, self.algorithm)  # nobody else is given anything
@@ -216,7 +219,7 @@ class Learner:
 
     def has_diverged(self) -> bool:
         """Say whether the parameters are not finite or have grown beyond all bounds."""
-        return has_diverged(self.norm(), self._norm_at_start)
+        return vector_has_diverged(self.params(), self._norm_at_start)
 
     def evaluate(self, round: int, stop: Callable[[], bool] = never) -> Evaluation:
         """Return the figures after so many rounds."""

@@ -45,13 +45,13 @@ def peers(*names: str) -> str:
 
 ALLOWED = {
     "sync": mode("sync"),
-    "sync, all of it": mode("sync", 'weighting = "equal"', "fraction = 0.5", "servers = 3", "server_lr = 0.1"),
+    "sync, all of it": mode("sync", 'weighting = "equal"', "fraction = 0.5", "server_lr = 0.1"),
+    "sync, on three": mode("sync", "servers = 3"),
     "sync, models": "[task]\nlocal_steps = 5\nmomentum = 0.9\nproximal_mu = 0.1\n"
     + mode("sync", 'aggregate = "models"'),
     "async": mode("async", 'staleness = "inverse"', "max_staleness = 4", 'aggregate = "models"'),
     "async, in turn": mode("async", 'arrival = "round_robin"', "delay = 3", 'staleness = "inverse_sqrt"'),
     "async, no bound and no delay": mode("async", "max_staleness = 0", "delay = 0", "servers = 2"),
-    "async, in turn on two": mode("async", 'arrival = "round_robin"', "servers = 2"),
     "quorum": mode("quorum", "quorum = 0.9", "timer_s = 2", 'weighting = "equal"'),
     "quorum, a count": mode("quorum", "quorum = 8", 'late = "stale"', 'staleness = "inverse"'),
     "quorum, all": mode("quorum", "quorum = 1.0"),
@@ -224,7 +224,9 @@ REFUSED = [
         mode("async", "delay = 2"),
         'coordinator.delay: 2 needs an order that is fixed; write coordinator.arrival = "round_robin"',
     ),
-    (mode("async", "delay = 2", ROBIN, "servers = 2"), "coordinator.delay: goes with one server, whose versions it"),
+    # Several servers.
+    (mode("sync", "fraction = 0.5", "servers = 2"), "coordinator.fraction: 0.5 goes with one server: after a loss,"),
+    (mode("async", ROBIN, "servers = 2"), "coordinator.arrival: goes with one server: after a loss, several could"),
     # A gossip algorithm beside a coordinator.
     (
         '[algorithm]\nname = "dpsgd"\n' + mode("sync"),

@@ -318,7 +318,9 @@ FREE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("speed", [{}, {"factors": [1.0, 1.0, 1.0, 1.0, 1.0, 9.0, 1.0, 1.0]}], ids=["even", "straggler"])
+@pytest.mark.parametrize(
+    "speed", [{}, {"factors": [1.0, 1.0, 1.0, 1.0, 1.0, 9.0, 1.0, 1.0]}], ids=["even", "straggler"]
+)
 @pytest.mark.parametrize("mode", FREE)
 def test_a_variance_stays_one_among_eight_workers(mode: str, speed: dict[str, Any]) -> None:
     tables = {"task": {}, **FREE[mode]}
@@ -329,3 +331,27 @@ def test_a_variance_stays_one_among_eight_workers(mode: str, speed: dict[str, An
     assert variances.max() > 3 * variances.min()
     for entry in summary.history:
         assert (np.array(entry.params)[:, -STATISTICS // 2 :] > 0).all()
+
+
+NARROW = [[[[x / 20 for x in a], b] for a, b in rows_of(seed, 6)] for seed in range(8)]
+
+
+@BOTH_ENGINES
+def test_a_variance_stays_one_where_eight_pull_harder_than_the_centre_can_follow(engine: Engine) -> None:
+    """n alpha = 1.6, at which parameters are stable: the centre goes beyond the mean of the workers', and comes back.
+
+    A variance that falls from 1 to 0.01 in one round would come out below 0.
+    """
+    easgd = {"name": "easgd", "alpha": 0.2}
+    e = normed(SYNC, 20, NARROW, task={"lr": 0.01, "local_steps": 8}, algorithm=easgd)
+    summary = simulate(e, engine=engine)
+    assert (np.array(centres(summary))[:, -STATISTICS // 2 :] > 0).all()
+    assert np.isfinite(summary.loss.mean)
+
+
+def test_where_eight_pull_harder_statistics_of_the_centre_are_the_mean_of_all() -> None:
+    """A part min(alpha, 1 / n) of the way to each."""
+    summary = in_events(normed(SYNC, 1, algorithm={"name": "easgd", "alpha": 0.3}))
+    ahead = torch.stack([found(start(), peer) for peer in range(4)])
+    centre = torch.tensor(summary.coordinator, dtype=torch.float64)
+    torch.testing.assert_close(centre[TRAINED:], ahead.mean(dim=0)[TRAINED:], rtol=1e-12, atol=1e-14)

@@ -4,7 +4,7 @@ The rounds engine has what is in step. Daemons have what leaves no order of arri
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +19,7 @@ from peer.ways import Engine, Options
 from peer.ways import simulate as run
 from tests.commands import inline
 from tests.daemon_pool import DaemonPool
-from tests.four_peers import DIGITS, SHARDS, START, TRACES, numbers
+from tests.four_peers import DIGITS, SHARDS, TRACES, numbers
 from tests.served_peers import BY_SAMPLES, Shards, centre, centres, served
 
 TRUTH: dict[str, Any] = json.loads((Path(__file__).parent / "truth" / "truth.json").read_text(encoding="utf-8"))
@@ -342,7 +342,9 @@ def test_a_fixed_delay_diverges_above_its_limit(delay: int) -> None:
 def elastic_alone(lr: float, alpha: float, rounds: int, coordinator: Mapping[str, Any]) -> Experiment:
     """Return one worker with curvature 1, and its centre."""
     common = {"rounds": rounds, "eval_every": rounds, "record": {"params": "final"}, "coordinator": dict(coordinator)}
-    return from_dict({**common, **inline([[[[1.0], FAR]]], [0.0], lr=lr), "algorithm": {"name": "easgd", "alpha": alpha}})
+    return from_dict(
+        {**common, **inline([[[[1.0], FAR]]], [0.0], lr=lr), "algorithm": {"name": "easgd", "alpha": alpha}}
+    )
 
 
 ELASTIC_WAYS: list[tuple[Engine, Mapping[str, Any]]] = [("rounds", SYNC), ("events", SYNC), ("events", IN_TURN)]

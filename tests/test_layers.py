@@ -43,7 +43,7 @@ MAP: dict[str, Room] = {
     "peer": Room(""),
     "peer.errors": Room(""),
     "peer.seeds": Room("numpy"),
-    "peer.divergence": Room("numpy"),
+    "peer.divergence": Room("numpy torch"),
     "peer.stopping": Room(""),
     # The experiment file, its starter, and what a run tells of itself.
     "peer.experiment": Room("pydantic tomli_w peer.errors"),

@@ -108,8 +108,11 @@ def test_models_after_one_step_are_gradients(engine: Engine) -> None:
 class Counting(EventsEngine):
     """Counts what each coordinator gives and is pushed, in bytes."""
 
-    pushed: Counter[PeerId] = Counter()
-    given: Counter[PeerId] = Counter()
+    def __init__(self, experiment: Experiment) -> None:
+        assembly = assemble(experiment)
+        super().__init__(assembly, prepare_task(assembly), Watch(assembly), lambda: False)
+        self.pushed: Counter[PeerId] = Counter()
+        self.given: Counter[PeerId] = Counter()
 
     def sent(self, me: PeerId, send: Send) -> None:
         super().sent(me, send)
@@ -118,15 +121,6 @@ class Counting(EventsEngine):
                 self.pushed[send.to] += self.payload_bytes(send.message)
             case Global():
                 self.given[me] += self.payload_bytes(send.message)
-
-
-def counted(experiment: Experiment) -> Counting:
-    """Run it in the events engine, counting."""
-    assembly = assemble(experiment)
-    engine = Counting(assembly, prepare_task(assembly), Watch(assembly), lambda: False)
-    engine.pushed, engine.given = Counter(), Counter()
-    assert engine.run().outcome == "finished"
-    return engine
 
 
 def sharded(servers: int, mode: dict[str, Any], rounds: int = 8) -> Experiment:
@@ -168,7 +162,8 @@ def test_several_coordinators_do_what_one_does_in_the_rounds_engine(servers: int
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 def test_each_coordinator_carries_its_part_of_the_bytes(servers: int) -> None:
     """Of 23 float64 per worker and round, up and down: a k-th of them, but for one number."""
-    engine, rounds, workers = counted(sharded(servers, SHARDED["sync"])), 8, 4
+    engine, rounds, workers = Counting(sharded(servers, SHARDED["sync"])), 8, 4
+    assert engine.run().outcome == "finished"
     coordinators = range(4, 4 + servers)
     for counts, times in ((engine.pushed, rounds), (engine.given, rounds + 1)):
         parts = [counts[me] / (8 * workers * times) for me in coordinators]

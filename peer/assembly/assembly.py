@@ -26,7 +26,7 @@ from peer.assembly.ground import Ground, ground_of
 from peer.assembly.links import LinkTable, links_of
 from peer.assembly.speeds import Speeds, speeds_of
 from peer.errors import ConfigError
-from peer.experiment import Experiment, quorum_problem
+from peer.experiment import Experiment, coordinator_problem, quorum_problem
 from peer.protocol.messages import Neighbourhood, PeerId
 from peer.task.layout import Layout
 from peer.task.local import Schedule
@@ -240,9 +240,11 @@ def assemble(experiment: Experiment, *, measures: bool = False) -> Assembly:
 
 
 def check_coordinator(experiment: Experiment, names: Sequence[str]) -> None:
-    """Refuse a quorum that these peers cannot come to. Raises ConfigError."""
+    """Refuse a quorum that these peers cannot come to, and a coordinator that is nobody. Raises ConfigError."""
     if problem := quorum_problem(experiment, len(names)):
         raise ConfigError("coordinator.quorum", problem)
+    if experiment.coordinates and (problem := coordinator_problem(experiment, names)):
+        raise ConfigError("coordinator.name", problem)
 
 
 def schedule_of(experiment: Experiment) -> Schedule:

@@ -55,7 +55,7 @@ class WorkerJobs(Jobs):
         given = self._given(adopt.payload)
         alert = "was given parameters that are not finite; it keeps its own"
         if is_finite({"x": given}):
-            self.learner.take(given, adopt.version)
+            self.learner.take(given, adopt.version, is_answer=adopt.is_answer)
             alert = ""
         after = Done()
         if self.judges:

@@ -147,6 +147,12 @@ def _server_problems(experiment: Experiment) -> Iterator[Problem]:
     if experiment.transport.round_deadline_s:
         text = f'has no effect under coordinator.mode = "{c.mode}"; what closes a round early is coordinator.timer_s'
         yield Problem("transport.round_deadline_s", f'{text} with coordinator.mode = "quorum"')
+    if c.servers > 1 and c.fraction < 1:
+        text = f"{c.fraction} goes with one server: after a loss, several could wait for each other's members for good"
+        yield Problem("coordinator.fraction", text)
+    if c.servers > 1 and c.arrival == "round_robin":
+        text = "goes with one server: after a loss, several could wait for each other's turns for good"
+        yield Problem("coordinator.arrival", text)
     if c.mode == "quorum" and c.late == "drop" and c.staleness != "constant":
         text = f'{brief(c.staleness)} belongs to coordinator.late = "stale"; what comes late is dropped here'
         yield Problem("coordinator.staleness", text)
@@ -168,9 +174,6 @@ def _bound_problems(experiment: Experiment) -> Iterator[Problem]:
         yield Problem("coordinator.max_staleness", text)
     if c.delay and c.arrival == "clock":
         text = f'{c.delay} needs an order that is fixed; write coordinator.arrival = "round_robin"'
-        yield Problem("coordinator.delay", text)
-    elif c.delay and c.servers > 1:
-        text = f"goes with one server, whose versions it counts, and coordinator.servers is {c.servers}"
         yield Problem("coordinator.delay", text)
 
 

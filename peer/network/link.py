@@ -152,7 +152,7 @@ class Link:
                 yield Heard(self.peer)
             case Chunk() | Note() if self.trusted:
                 message = self.incoming.take(header, body)
-                self.acknowledge()
+                self.owes_ack = True  # one for all that has come by the time that the sockets are drained
                 yield Heard(self.peer) if message is None else Received(self.peer, message)
 
     def is_late(self, hello: Hello, theirs: Greeting) -> bool:

@@ -321,7 +321,7 @@ class Coordinator(ABC):
         effects: list[Effect] = []
         for peer in sorted(self.alive - self._silent - self._told_goodbye):
             self._told_goodbye.add(peer)
-            last = Global(self.version, self._kept[self.version], self._heard[peer])
+            last = Global(self.version, self._kept[self.version], self.settled[peer])
             effects += [Send(peer, last), Send(peer, Bye(self.version))]
         return effects
 

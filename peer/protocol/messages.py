@@ -183,7 +183,8 @@ class Push:
 class Global:
     """The coordinator's parameters at this version: a worker is to train from them.
 
-    `heard` is the number of the last push that was heard of this worker, 0 for none.
+    `heard` is the number of the last push that was heard of this worker, 0 for none; with the last version, of the last
+    one that is in it.
     """
 
     version: int
@@ -472,12 +473,13 @@ class Adopt:
     were at the end of the last completed round. Local steps that have begun are void. Tell `Adopted`.
 
     Where coordinators gave them, `payload` is a tuple, what each gave in the order of their numbers, and `version` is
-    that of the first.
+    that of the first; not `is_answer`: what was pushed last is not in them, and never will be.
     """
 
     round: int
     payload: Payload | None
     version: int | None = None
+    is_answer: bool = True
 
 
 @dataclass(frozen=True, slots=True)

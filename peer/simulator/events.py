@@ -338,7 +338,7 @@ class EventsEngine:
             for round in missed:
                 self._entries.add(me, round, judged)
         if is_finite({"x": given}):
-            learner.take(given, version)
+            learner.take(given, version, is_answer=adopt.is_answer)
         else:
             self.watch.on_alert(self.assembly.names[me], "was given parameters that are not finite; it keeps its own")
         if versions.judges_copies:
