@@ -77,6 +77,10 @@ class Watched:
         return int(self.core.round)
 
     @property
+    def phase(self) -> str:
+        return str(self.core.phase)
+
+    @property
     def neighbours(self) -> set[PeerId]:
         return set(self.core.neighbours)
 

@@ -17,6 +17,7 @@ from peer.protocol.messages import (
     Alert,
     Copied,
     Copy,
+    Finish,
     Forget,
     Learn,
     Learned,
@@ -214,6 +215,12 @@ class Bed:
     def forget(self, me: PeerId, forget: Forget) -> None:
         self.states[me].given.pop(forget.peer, None)
         self.states[me].taken.pop(forget.peer, None)
+
+    def compute(self, me: PeerId, what: object) -> None:
+        raise Broken("peers that gossip ask for nothing that coordinators do", f"{me} asked for {what}")
+
+    def finished(self, me: PeerId, finish: Finish) -> None:
+        pass
 
     def sent(self, me: PeerId, send: Send) -> None:
         pass

@@ -1,5 +1,7 @@
 """A ring's sums on torch.distributed: the same mode, the same ends, in real processes; and its core by itself."""
 
+import re
+import shlex
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -360,6 +362,26 @@ def test_the_simulator_says_that_it_sums_by_itself(command: Earshot, write: Writ
         done = command("simulate", exp, "--no-folder", "--set", f'coordinator.engine="{engine}"')
         assert done.code == 0
         assert f'coordinator.engine = "{engine}"' in done.err
+
+
+# ---- Its page in docs/
+
+
+def test_the_commands_of_the_page_say_what_stands_there(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "ring.md").read_text(encoding="utf-8")
+    (file, script, shown) = (
+        re.findall(rf"^```{name}\n(.*?)^```$", page, re.M | re.S)[-1] for name in ("toml", "sh", "")
+    )
+    (tmp_path / "ring.toml").write_text(file)
+    accuracies = set()
+    for line in script.splitlines():
+        with forked(*shlex.split(line)[1:], cwd=tmp_path) as running:
+            code, said = running.end_as_text()
+        assert code == 0
+        assert set(shown.splitlines()) <= set(said.splitlines())
+        accuracies |= set(re.findall(r"^accuracy.*$", said, re.M))
+    assert len(script.splitlines()) == 3
+    assert len(accuracies) == 1
 
 
 # ---- The engine by itself

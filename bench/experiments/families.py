@@ -205,7 +205,7 @@ def draw(runs: Sequence[Trained], run_s: float, path: Path) -> None:
             for goal in GOALS:
                 axes.axhline(goal, color="#888888", linewidth=0.8, linestyle=(0, (1, 3)))
             axes.grid(alpha=0.2)
-            axes.set_ylim(0.5, 0.92)
+            axes.set_ylim(0.6, 0.91)
             axes.spines[["top", "right"]].set_visible(False)
         if condition in (DEAD, COORDINATOR):
             rows[0][column].axvspan(*outage(condition, run_s), color="#000000", alpha=0.07, linewidth=0)
@@ -214,7 +214,8 @@ def draw(runs: Sequence[Trained], run_s: float, path: Path) -> None:
     for row in rows:
         row[0].set_ylabel("accuracy, mean over the peers")
     rows[0][0].set_xlim(0, run_s)
-    rows[1][0].set_xlim(left=0)
+    rows[1][0].set_xscale("log")
+    rows[1][0].set_xlim(left=1)
     handles, names = rows[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=11, frameon=False, handlelength=3.2)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,8 +231,8 @@ def draw_run(axes: Any, run: Trained, key: str, size: float) -> None:
     axes.plot(places, values, label=run.family, linewidth=1.6, markersize=5, markevery=every, **look)
     if run.outcome != "finished":
         axes.plot(places[-1:], values[-1:], "X", color="#22272e", markersize=10, zorder=4)
-        above = {"xytext": (6, -16), "textcoords": "offset points", "fontsize": 9}
-        axes.annotate(f"{run.family}\nends here", (places[-1], values[-1]), va="top", **above)
+        below = {"xytext": (0.42, 0.12), "textcoords": "axes fraction", "arrowprops": {"arrowstyle": "-"}}
+        axes.annotate(f"{run.family} ends here", (places[-1], values[-1]), **below)
 
 
 def brief(run: Trained) -> Row:

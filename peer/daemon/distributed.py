@@ -24,7 +24,7 @@ from peer.assembly.coordination import weights_of
 from peer.daemon.beside_jobs import RingJobs
 from peer.daemon.jobs import Done
 from peer.daemon.launch import Seat, greeting_of
-from peer.errors import ConfigError, TrainingError
+from peer.errors import ConfigError
 from peer.network.links import Links, Traffic
 from peer.network.sizes import Sizes
 from peer.protocol.collective import Collective, Summed
@@ -203,6 +203,7 @@ class GroupJobs(RingJobs):
     sent_bytes: int = field(kw_only=True)
     sums_on: torch.device = field(kw_only=True)
     _engine: Engine | None = None
+    _problem: str = ""  # why there is no engine
     _stop: Callable[[], bool] = lambda: False
     _completed: Tensor = field(init=False)  # the parameters at the end of the last round
 
@@ -218,13 +219,14 @@ class GroupJobs(RingJobs):
         if self._engine is None:
             try:
                 self._engine = self.connect()
-            except RuntimeError as error:
-                raise TrainingError(f"the members could not be connected ({_first_line(error)})") from error
+            except RuntimeError as error:  # somebody is gone already; who that is, membership will tell
+                self._problem = f"the members could not be connected: {_first_line(error)}"
         return super().train(round, stop)
 
     def divide(self, divide: Divide) -> Done:
         """Have the weighted parameters summed over all members."""
-        assert self._engine is not None
+        if self._engine is None:
+            return Done(Summed(divide.round, (), self._problem))
         x = divide.payload["x"].detach() * divide.weight  # a copy, and no other than that is summed in
         total = x.to(self.sums_on)
         try:
