@@ -46,6 +46,10 @@ Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="The run's folder, new or empty; else runs/<name>-<time>.")
 ]
 NoFolder = Annotated[bool, typer.Option("--no-folder", help="Write no run folder.")]
+Predict = Annotated[
+    bool,
+    typer.Option("--predict", help="Put what a round should take into the summary, beside what it took: for report."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
@@ -144,6 +148,7 @@ def simulate(
     require: Requirements = None,
     out: Out = None,
     no_folder: NoFolder = False,
+    predict: Predict = False,
     quiet: Quiet = False,
 ) -> int:
     """Run all peers in this process."""
@@ -159,7 +164,8 @@ def simulate(
             return ways.replay(experiment, run, options)
         return ways.simulate(experiment, engine or ways.engine_of(experiment), options)
 
-    return _run(experiment, require, as_json, quiet, Folder(out, no_folder), way, SIMULATE_GRACE_S)
+    folder = Folder(out, no_folder, predicts=predict)
+    return _run(experiment, require, as_json, quiet, folder, way, SIMULATE_GRACE_S)
 
 
 @app.command()
@@ -170,6 +176,7 @@ def up(
     require: Requirements = None,
     out: Out = None,
     no_folder: NoFolder = False,
+    predict: Predict = False,
     quiet: Quiet = False,
 ) -> int:
     """Run every peer as a daemon on this host, with real sockets."""
@@ -177,7 +184,7 @@ def up(
     _cap_threads(experiment)
     from peer import ways
 
-    folder = Folder(out, no_folder)
+    folder = Folder(out, no_folder, predicts=predict)
     return _run(experiment, require, as_json, quiet, folder, lambda o: ways.up(experiment, o))
 
 
@@ -297,11 +304,12 @@ def _cap_threads(experiment: "Experiment") -> None:
 
 class Folder(NamedTuple):
     """Where the run is written: `out`, or runs/ unless nothing is to be written; `resume` is where an earlier one was
-    that goes on."""
+    that goes on. `predicts`: the summary also has what was to be expected."""
 
     out: Path | None
     none: bool
     resume: Path | None = None
+    predicts: bool = False
 
 
 def _run(
@@ -325,7 +333,9 @@ def _run(
     # What a user's model prints must not stand between the lines of a document.
     with redirect_stdout(sys.stderr), StopSwitch(grace_s) as switch, Screen(experiment, quiet=quiet) as screen:
         listener = screen.listener()
-        options = Options(switch.is_thrown, switch.arm, not folder.none, folder.out, listener, folder.resume)
+        options = Options(
+            switch.is_thrown, switch.arm, not folder.none, folder.out, listener, folder.resume, folder.predicts
+        )
         result = way(options)
     if result.details:
         print(result.details.rstrip(), file=sys.stderr)

@@ -25,7 +25,7 @@ def has_diverged(value: float, at_start: float) -> bool:
 
 
 def vector_has_diverged(x: Tensor, norm_at_start: float) -> bool:
-    """Say the same of the Euclidean norm of a vector, (d,), in float64; one that is far inside costs little to judge."""
+    """Say the same of the Euclidean norm of a vector, (d,), in float64; what is far inside costs little to judge."""
     roughly = float(torch.linalg.vector_norm(x))
     if 2 * roughly < GROWTH:  # a sum in the vector's own precision is never wrong by so much
         return False

@@ -28,7 +28,7 @@ everybody is equally fast; `seconds_per_round` of `explain` has the queues and s
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import NamedTuple
 
@@ -36,8 +36,10 @@ import torch
 
 import topology
 from peer.assembly import Assembly, device_of
+from peer.assembly.pace import seconds_per_round
 from peer.errors import ConfigError
 from peer.experiment import Experiment
+from peer.explanation import payload_bytes_of
 from peer.learner import wire_forms
 from peer.record import Row
 from peer.task.local import PlainTrainer
@@ -257,3 +259,35 @@ def _rounds_s(task: Task, device: torch.device) -> Sequence[float]:
         if round + 1 >= least and sum(taken_s) > MEASURED_S:
             break
     return taken_s[1:]
+
+
+# ---- One run
+
+
+def expected(assembly: Assembly, task: Task, wires: Wires | None = None, cores: int = 1) -> Row | None:
+    """Return what a run's rounds should take, for its summary, where it stands beside what they took.
+
+    Without `wires` it is the events engine's: see `assembly.pace`. With those of this machine it is that of daemons
+    which share its `cores`: the model above, local steps measured here. `speed_up` is over one peer that does the same
+    local steps one after another, `efficiency` its share of what as many peers could do. None where nothing is known.
+    """
+    c, n = assembly.experiment.coordinator, len(assembly.names)
+    if wires is None:
+        step_s = fmean(assembly.speeds.mean_round_s(i) for i in range(n))
+        round_s = seconds_per_round(assembly, payload_bytes_of(assembly, task))
+    else:
+        model = predict(assembly, task, wires)
+        own = next(row for row in model["rows"] if (row["peers"], row["design"]) == (n, model["design"]))
+        step_s = model["step_seconds"] * max(1.0, n * assembly.experiment.task.threads / cores)
+        round_s = step_s + own["comm_seconds"]
+    if not round_s:
+        return None
+    done = {"async": 1, "buffered": c.buffer}.get(c.mode, round(c.fraction * n) or 1)  # rounds of one peer
+    if wires is not None and c.mode in ("async", "buffered"):
+        round_s *= done / n
+    return {
+        "seconds_per_round": round_s,
+        "speed_up": done * step_s / round_s,
+        "efficiency": done * step_s / round_s / n,
+        "bottleneck": "local steps" if 2 * done * step_s >= n * round_s else "the exchange",
+    }

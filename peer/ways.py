@@ -3,6 +3,7 @@
 Each checks everything first, makes the run folder, runs, and returns the summary.
 """
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,14 @@ from peer.assembly import Assembly, assemble, check_devices, device_of, prepare_
 from peer.daemon import host, start
 from peer.daemon.distributed import check_engine, uses_distributed
 from peer.daemon.launch import Seat
+from peer.daemon.measure import measure_loopback
 from peer.daemon.reporting import Progress
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment, differing_keys, load
 from peer.experiment.wording import shown
 from peer.explanation import warnings_of
 from peer.model_file import save_model
+from peer.prediction import expected, measured_wires
 from peer.record import Ended, Row, RunFolder, make_run_folder, resume_run_folder, summarise
 from peer.require import parse_stop
 from peer.simulator import rounds
@@ -56,7 +59,7 @@ class Listener:
 @dataclass
 class Options:
     """How to run: when to stop, where to write (`writes` and no `out`: runs/; `resume`: where an earlier run did, which
-    goes on), whom to tell.
+    goes on), whom to tell. `predicts`: the summary also has what the rounds should take.
 
     `begins` is called when everything has been checked and the run is about to begin.
     """
@@ -67,6 +70,7 @@ class Options:
     out: Path | None = None
     listener: Listener = field(default_factory=Listener)
     resume: Path | None = None
+    predicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
         torch.set_num_threads(threads)
     if engine == "events" and ended.outcome in ("failed", "diverged"):
         options.listener.note(f"the same again: {_command(experiment)}")
-    return _close(experiment, ended, began_s, folder)
+    prediction = expected(assembly, task) if options.predicts and engine == "events" else None
+    return _close(experiment, ended, began_s, folder, prediction)
 
 
 def _command(experiment: Experiment) -> str:
@@ -220,7 +225,14 @@ def up(experiment: Experiment, options: Options) -> Result:
     )
     running = host.Host(assembly, task, folder.path if folder else None, observers, options.stop)
     ended = running.run()
-    return _close(experiment, ended, began_s, folder)
+    return _close(experiment, ended, began_s, folder, _expected_here(assembly, task) if options.predicts else None)
+
+
+def _expected_here(assembly: Assembly, task: Task) -> Row | None:
+    """Return what the rounds of daemons on this host should take. After the run: before it, nothing may have had
+    threads or sockets, as processes are forked."""
+    found = measure_loopback()
+    return expected(assembly, task, measured_wires(found.bandwidth_mbps, found.latency_ms), os.cpu_count() or 1)
 
 
 def start_one(experiment: Experiment, name: str, options: Options) -> Result:
@@ -289,9 +301,13 @@ def _alert(options: Options, folder: RunFolder | None, name: str, text: str) -> 
         folder.event("alert", peer=name, text=text)
 
 
-def _close(experiment: Experiment, ended: Ended, began_s: float, folder: RunFolder | None) -> Result:
+def _close(
+    experiment: Experiment, ended: Ended, began_s: float, folder: RunFolder | None, prediction: Row | None = None
+) -> Result:
     seconds = monotonic() - began_s
     summary = summarise(experiment, ended, seconds, None if folder is None else folder.path)
+    if prediction is not None:
+        summary["prediction"] = prediction
     if folder is not None:
         folder.finish(summary)
     return Result(summary, ended.details)

@@ -124,3 +124,253 @@ def test_a_coordinator_that_is_killed_under_up_goes_on_from_what_it_saved(tmp_pa
         assert summary["params"] == clean["params"]
         assert summary["coordinator"] == clean["coordinator"]
         assert [entry["loss"] for entry in summary["history"]] == [entry["loss"] for entry in clean["history"]]
+
+
+class Lab:
+    """The daemons of `start`, by name, in one folder."""
+
+    def __init__(self, stack: ExitStack, folder: Path, exp: str = "exp.toml") -> None:
+        self.stack, self.folder, self.exp = stack, folder, exp
+        self.daemons: dict[str, Forked] = {}
+
+    def start(self, *names: str, more: tuple[str, ...] = ("--no-folder",)) -> None:
+        for name in names:
+            daemon = forked("start", self.exp, "--name", name, "--json", *more, cwd=self.folder)
+            self.daemons[name] = self.stack.enter_context(daemon)
+
+    def workers(self) -> None:
+        self.start("peer-0", "peer-1", "peer-2", "peer-3")
+
+    def ends(self, *names: str) -> list[tuple[int | None, dict[str, Any]]]:
+        return [self.daemons[name].end() for name in names or self.daemons]
+
+
+@pytest.mark.parametrize("which", ["sync", "models", "easgd"])
+def test_a_coordinator_that_is_killed_under_start_is_resumed(tmp_path: Path, which: str) -> None:
+    among(tmp_path, which)
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator", more=("--out", "run"))
+        lab.workers()
+        for name in ("peer-1", "coordinator") if which == "easgd" else ("coordinator",):
+            if which != "easgd" or name != "coordinator":
+                lab.daemons[name].read_until("round 10")
+        lab.daemons["peer-2"].signal(signal.SIGSTOP)  # so a round is open
+        lab.daemons["coordinator"].signal(signal.SIGKILL)
+        lab.daemons["coordinator"].end_as_text()
+        lab.daemons["peer-2"].signal(signal.SIGCONT)
+        lab.start("coordinator", more=("--resume", "run"))
+        ends = lab.ends()
+    clean = uninterrupted(tmp_path)
+    assert [(code, summary["outcome"], summary["rounds"]) for code, summary in ends] == [(0, "finished", 60)] * 5
+    coordinator, *workers = [summary for _, summary in ends]
+    assert coordinator["coordinator"] == clean["coordinator"]
+    assert [worker["params"][0] for worker in workers] == clean["params"]
+    check_versions_never_go_back(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == coordinator
+    if which != "easgd":
+        assert lines(tmp_path / "run" / "metrics.jsonl")[-1]["round"] == 60
+
+
+def test_the_run_of_another_experiment_is_not_resumed(tmp_path: Path) -> None:
+    among(tmp_path, rounds=5)
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator", more=("--out", "run"))
+        lab.workers()
+        assert [code for code, _ in lab.ends()] == [0] * 5
+    for sets, words in ((["--set", "task.lr=0.02"], "another"), (["--set", "rounds=7"], "another")):
+        with forked("start", "exp.toml", "--name", "coordinator", "--json", "--resume", "run", *sets, cwd=tmp_path) as c:
+            code, document = c.end()
+        assert code == 2
+        assert words in document["error"]
+    with forked("start", "exp.toml", "--name", "peer-1", "--json", "--resume", "run", cwd=tmp_path) as worker:
+        code, document = worker.end()
+    assert code == 2
+    assert "--resume" in document["error"]
+
+
+# ---- Who is never there, or never comes back
+
+
+def test_a_worker_that_never_finds_its_coordinator_is_alone(tmp_path: Path) -> None:
+    among(tmp_path, transport="join_s = 1.5")
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("peer-0")
+        line = lab.daemons["peer-0"].read_until("waits for")
+        ((code, summary),) = lab.ends()
+    assert "coordinator since" in line
+    assert "until" in line
+    assert (code, summary["outcome"]) == (3, "alone")
+    assert "peer-0 never heard coordinator within 1.5 s" in summary["why"]
+
+
+def test_a_coordinator_that_no_worker_comes_to_ends_alone(tmp_path: Path) -> None:
+    among(tmp_path, transport="join_s = 1.5")
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator")
+        ((code, summary),) = lab.ends()
+    assert code == 3
+    assert summary["outcome"] == "alone"
+
+
+def test_workers_give_up_a_coordinator_that_does_not_come_back(tmp_path: Path) -> None:
+    among(tmp_path, rounds=1_000_000, eval_every=20, transport="join_s = 3.0")
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator")
+        lab.workers()
+        lab.daemons["coordinator"].read_until("round 20")
+        lab.daemons["coordinator"].signal(signal.SIGKILL)
+        lab.daemons["coordinator"].end_as_text()
+        line = lab.daemons["peer-0"].read_until("coordinator is lost")
+        ends = lab.ends("peer-0", "peer-1", "peer-2", "peer-3")
+        said = "\n".join(lab.daemons["peer-0"].said)
+    assert "waits for it to come back" in line
+    for code, summary in ends:
+        assert (code, summary["outcome"]) == (3, "failed")
+        assert summary["lost"] == ["coordinator"]
+        assert "did not come back within 3 s" in summary["why"]
+    print(said)
+
+
+def test_workers_under_up_give_up_a_coordinator_that_cannot_be_started_again(tmp_path: Path) -> None:
+    """Without a folder nothing was saved: it would begin from nothing."""
+    exp = write(tmp_path, rounds=1_000_000, transport="join_s = 2.0")
+    with forked("up", exp, "--json", "--no-folder", cwd=tmp_path) as up:
+        up.read_until("round 50/")
+        os.kill(coordinator_of(up), signal.SIGKILL)
+        code, summary = up.end()
+    assert (code, summary["outcome"]) == (3, "failed")
+    assert summary["lost"] == ["coordinator"]
+    assert "did not come back within 2 s" in summary["why"]
+
+
+def test_a_killed_worker_is_missed_for_no_longer_than_it_takes_to_notice(tmp_path: Path) -> None:
+    exp = write(tmp_path)
+    with forked("up", exp, "--json", "--out", "run", cwd=tmp_path) as up:
+        up.read_until("round 10/")
+        os.kill(min(up.children()), signal.SIGKILL)
+        code, summary = up.end()
+    assert (code, summary["outcome"], summary["rounds"]) == (0, "finished", 60)
+    assert summary["lost"] == ["peer-0"]
+    assert summary["params"][0] is None
+    assert summary["short_rounds"] > 0
+    assert summary["peers"] == 4
+
+
+def test_a_worker_that_is_started_again_carries_on(tmp_path: Path) -> None:
+    among(tmp_path, rounds=150)
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator", more=("--out", "run"))
+        lab.workers()
+        lab.daemons["coordinator"].read_until("round 10")
+        lab.daemons["peer-3"].signal(signal.SIGKILL)
+        lab.daemons["peer-3"].end_as_text()
+        lab.start("peer-3")
+        ends = dict(zip(lab.daemons, lab.ends(), strict=True))
+    for code, summary in ends.values():
+        assert (code, summary["outcome"], summary["rounds"], summary["lost"]) == (0, "finished", 150, [])
+    assert all(summary["params"][0] == ends["coordinator"][1]["coordinator"] for n, (_, summary) in ends.items() if "p" == n[0])
+    assert 0 < ends["peer-3"][1]["gradients"] < 150
+
+
+def test_where_all_workers_are_killed_the_coordinator_has_failed(tmp_path: Path) -> None:
+    among(tmp_path, rounds=1_000_000)
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator")
+        lab.workers()
+        lab.daemons["coordinator"].read_until("round 10")
+        for i in range(4):
+            lab.daemons[f"peer-{i}"].signal(signal.SIGKILL)
+        ((code, summary),) = lab.ends("coordinator")
+    assert (code, summary["outcome"]) == (3, "failed")
+    assert "no worker is left" in summary["why"]
+    assert summary["lost"] == [f"peer-{i}" for i in range(4)]
+
+
+# ---- Ends
+
+
+@pytest.mark.parametrize("which", ["sync", "async", "quorum", "easgd", "two servers"])
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_in_good_order(tmp_path: Path, which: str, sign: signal.Signals) -> None:
+    exp = write(tmp_path, which, rounds=1_000_000)
+    with forked("up", exp, "--json", "--out", "run", cwd=tmp_path) as up:
+        up.read_until("round 20/")
+        children = up.children()
+        up.signal(sign)
+        code, summary = up.end()
+    assert (code, summary["outcome"], summary["lost"]) == (130, "interrupted", [])
+    assert summary["history"][-1]["round"] >= 20
+    assert summary["coordinator"] is not None
+    assert not any(exists(pid) for pid in children)
+
+
+def test_a_stopped_coordinator_sends_its_workers_home(tmp_path: Path) -> None:
+    among(tmp_path, rounds=1_000_000)
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("coordinator")
+        lab.workers()
+        lab.daemons["coordinator"].read_until("round 20")
+        lab.daemons["coordinator"].signal(signal.SIGTERM)
+        ends = lab.ends()
+    assert [(code, summary["outcome"]) for code, summary in ends] == [(130, "interrupted")] * 5
+
+
+@pytest.mark.parametrize("which", MODES)
+def test_time_ends_a_run(tmp_path: Path, which: str) -> None:
+    exp = write(tmp_path, which, rounds=0)
+    with forked("up", exp, "--json", "--no-folder", "--set", "stop_after_s=0.8", cwd=tmp_path) as up:
+        code, summary = up.end()
+    assert (code, summary["outcome"], summary["lost"]) == (0, "finished", [])
+    assert summary["rounds"] > 0
+    assert summary["history"][-1]["round"] >= summary["rounds"] - 1
+
+
+@pytest.mark.parametrize("which", MODES)
+def test_a_figure_ends_a_run(tmp_path: Path, which: str) -> None:
+    exp = write(tmp_path, which, rounds=0, eval_every=5)
+    stop = ("--set", 'stop_when="loss.mean < 16"', "--require", "loss.mean < 16.5")
+    with forked("up", exp, "--json", "--no-folder", *stop, cwd=tmp_path) as up:
+        code, summary = up.end()
+    assert (code, summary["outcome"], summary["lost"]) == (0, "finished", [])
+    assert summary["rounds"] > 0
+    if which in EXACT:
+        clean = uninterrupted(tmp_path, *stop[:2])
+        assert summary["rounds"] == clean["rounds"]
+        assert summary["params"] == clean["params"]
+
+
+def test_a_diverged_run_names_the_coordinator(tmp_path: Path) -> None:
+    exp = write(tmp_path, rounds=3000)
+    lr = ("--set", "task.lr=5.0")
+    with forked("up", exp, "--json", "--no-folder", *lr, cwd=tmp_path) as up:
+        code, summary = up.end()
+    with forked("simulate", exp, "--engine", "events", "--json", "--no-folder", *lr, cwd=tmp_path) as run:
+        other, virtual = run.end()
+    assert code == other == 3
+    assert summary["outcome"] == virtual["outcome"] == "diverged"
+    assert summary["diverged"] == virtual["diverged"]
+    assert summary["diverged"]["peer"] == "coordinator"
+    assert summary["rounds"] == virtual["rounds"]
+    assert summary["coordinator"] == virtual["coordinator"]
+
+
+# ---- Names
+
+
+def test_names_that_are_wrong_are_told_in_one_line(tmp_path: Path) -> None:
+    exp = write(tmp_path)
+    for name, words in (("lab", "nobody"), ("peer-0", "address"), ("coordinator", "address")):
+        with forked("start", exp, "--name", name, "--json", cwd=tmp_path) as run:
+            code, document = run.end()
+        assert code == 2
+        assert words in document["error"]
+        assert len(run.said) == 1
+    assert not (tmp_path / "runs").exists()

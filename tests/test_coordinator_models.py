@@ -269,9 +269,12 @@ def test_statistics_are_averaged_in_every_mode(mode: str) -> None:
             assert (summary.loss.min, summary.loss.max) == pytest.approx((min(losses), max(losses)), rel=1e-9)
 
 
-def test_statistics_are_averaged_in_daemons_too(pool: DaemonPool) -> None:
-    for mode in ("momentum", "async on several", "easgd"):
-        coordinator, tables, _, _ = BY_HAND[mode]
+KEPT: dict[str, Any] = {"algorithm": {"buffers": "keep"}}
+
+
+def test_statistics_are_averaged_or_kept_in_daemons_too(pool: DaemonPool) -> None:
+    averaged = [BY_HAND[mode][:2] for mode in ("momentum", "async on several", "easgd")]
+    for coordinator, tables in (*averaged, (SYNC, KEPT), (IN_TURN, KEPT)):
         real, virtual = (run(normed(coordinator, 5, **tables)) for run in (pool.up, in_events))
         assert real.coordinator == virtual.coordinator
         assert real.params == virtual.params
@@ -287,7 +290,7 @@ def test_the_mean_of_a_ring_has_the_mean_of_the_statistics(engine: Engine) -> No
 
 @BOTH_ENGINES
 def test_statistics_that_are_kept_are_each_peer_s_own(engine: Engine, tmp_path: Path) -> None:
-    e = normed(SYNC, 5, algorithm={"buffers": "keep"})
+    e = normed(SYNC, 5, **KEPT)
     summary = simulate(e, engine=engine, out=tmp_path / "run")
     w, own = start()[:TRAINED], [start()[TRAINED:]] * 4
     for _ in range(5):

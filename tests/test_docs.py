@@ -14,7 +14,7 @@ import pytest
 from peer import load, simulate
 from peer.experiment.choices import CHOICES
 from peer.experiment.fault_entry import ACTIONS, fault_entry
-from peer.experiment.schema import Faults, Network, Speed
+from peer.experiment.schema import Coordinator, Faults, Network, Speed
 from tests.processes import earshot
 
 HOUSE = Path(__file__).parents[1]
@@ -74,6 +74,21 @@ def test_the_example_is_short() -> None:
 def test_its_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("text", blocks((DOCS / "coordinator.md").read_text(encoding="utf-8"), "toml"))
+def test_a_file_of_the_page_about_coordinators_runs(tmp_path: Path, text: str) -> None:
+    (tmp_path / "exp.toml").write_text(text)
+    overrides = {"task.model": "softmax", "rounds": 2, "record.params": "final"}
+    summary = simulate(load(tmp_path / "exp.toml", overrides))
+    assert summary.outcome == "finished"
+    assert all(row == summary.coordinator for row in summary.params)
+
+
+def test_every_key_of_the_coordinator_is_on_its_page() -> None:
+    page = (DOCS / "coordinator.md").read_text(encoding="utf-8")
+    missing = [key for key in Coordinator.model_fields if f"`{key}" not in page and f"{key} = " not in page]
+    assert missing == ["engine"]  # of a ring, which has a page of its own
 
 
 def test_every_algorithm_is_in_the_table() -> None:

@@ -69,7 +69,7 @@ MAP: dict[str, Room] = {
         "peer.task"
     ),
     "peer.prediction": Room(
-        "torch topology peer.assembly peer.errors peer.experiment peer.learner peer.record peer.task"
+        "torch topology peer.assembly peer.errors peer.experiment peer.explanation peer.learner peer.record peer.task"
     ),
     # The two that run it: they share all of the above, and nothing of each other.
     "peer.simulator": Room(f"{BELOW} peer.model_file"),
@@ -77,7 +77,7 @@ MAP: dict[str, Room] = {
     # The ways to run it, and the doors: the screen, the command line, Python.
     "peer.ways": Room(
         "torch numpy peer.assembly peer.daemon peer.errors peer.experiment peer.explanation peer.model_file "
-        "peer.record peer.require peer.simulator peer.task"
+        "peer.prediction peer.record peer.require peer.simulator peer.task"
     ),
     "peer.screen": Room(
         "rich peer.assembly peer.daemon peer.experiment peer.record peer.simulator.watching peer.task peer.ways"

@@ -93,13 +93,18 @@ def test_a_line_through_all_rows(engine: Engine) -> None:
     assert apart(centres(simulate(e, engine=engine))[1:], expected) > 1e-2
 
 
-@BOTH_ENGINES
-def test_models_after_one_step_are_gradients(engine: Engine) -> None:
-    """Also in batches and with weights, and where the learning rate changes."""
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_models_after_one_step_are_gradients(fraction: float) -> None:
+    """Also in batches, with weights, and where the learning rate changes: with versions, not with a peer's rounds."""
     task = {"batch_size": 32, "partition": "dirichlet", "alpha": 0.5, "lr_schedule": "cosine", "warmup_rounds": 3}
-    gradients = digits("softmax", 4, engine, task, coordinator={"mode": "sync"})
-    models = digits("softmax", 4, engine, task, coordinator={"mode": "sync", "aggregate": "models"})
-    assert apart(models.coordinator, gradients.coordinator) <= 1e-12
+    engines: tuple[Engine, ...] = ("rounds", "events")
+    table = {"mode": "sync", "fraction": fraction}
+    gradients = [digits("softmax", 4, engine, task, coordinator=table).coordinator for engine in engines]
+    models = [
+        digits("softmax", 4, engine, task, coordinator=table | {"aggregate": "models"}).coordinator
+        for engine in engines
+    ]
+    assert all(apart(found, gradients[0]) <= 1e-12 for found in (gradients[1], *models))
 
 
 # ---- The parameters on several coordinators

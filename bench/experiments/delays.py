@@ -36,8 +36,11 @@ BELOW, ABOVE = 0.98, 1.02
 OPTIMUM, START = 1.0, 0.0
 EXACT = 1e-9
 """What is left of the first error where a run has converged."""
-EVERY = 20
-"""Updates between two evaluations."""
+EVERY = 13
+"""Updates between two evaluations. Near the limit errors swing with a period of 2 (2 delay + 1) updates, 2 to 22, and
+13 has no factor in common with any of them."""
+WINDOW = 11
+"""Of so many evaluations one is near a peak."""
 LEVIN = "Levin and May 1976"
 CIRCLE = "after " + LEVIN
 
@@ -63,19 +66,18 @@ class Descent:
         return float(np.abs(np.roots(coefficients)).max())
 
     @property
+    def peaks(self) -> list[float]:
+        """The largest of each `WINDOW` errors that follow each other: without the swinging."""
+        return [max(self.errors[i : i + WINDOW]) for i in range(len(self.errors) - WINDOW + 1)]
+
+    @property
     def rate(self) -> float | None:
-        """By how much the error was multiplied with each update, from the first half of the run's to the second: a
-        straight line through the peaks of its logarithm, above rounding. None where there are too few."""
-        above = [(EVERY * i, error) for i, error in enumerate(self.errors) if error > 1e-12]
-        peaks = [
-            here
-            for before, here, after in zip(above, above[1:], above[2:], strict=False)
-            if here[1] >= max(before[1], after[1])
-        ]
-        points = peaks if len(peaks) > 4 else above[1:]
-        if len(points) < 3:
+        """By how much the error was multiplied with each update: a straight line through the logarithm of its peaks, as
+        far as they are above rounding. None where they are too few."""
+        above = [(EVERY * i, peak) for i, peak in enumerate(self.peaks) if peak > 1e-12]
+        if len(above) < 3:
             return None
-        t, logarithms = np.array([t for t, _ in points]), np.log([error for _, error in points])
+        t, logarithms = np.array([t for t, _ in above]), np.log([peak for _, peak in above])
         return float(np.exp(np.polyfit(t, logarithms, 1)[0]))
 
 
@@ -132,7 +134,7 @@ def claims_of(runs: Sequence[Descent], updates: int) -> list[Claim]:
         Claim(
             CIRCLE,
             "Errors shrink and grow with the largest root of the characteristic polynomial",
-            f"the logarithms of the rates of {len(apart)} runs differ by {max(apart, default=1.0):.1%} at most",
+            f"the logarithms of the rates of {len(apart)} runs differ by {max(apart, default=1.0):.2%} at most",
             len(apart) == len(runs) and max(apart) <= 0.02,
         ),
     ]
@@ -159,10 +161,9 @@ def draw(runs: Sequence[Descent], path: Path) -> None:
     for axes, share in zip(panels, (BELOW, ABOVE), strict=True):
         mine = [run for run in runs if run.share == share]
         for run, colour in zip(mine, COLOURS, strict=False):
-            t = EVERY * np.arange(len(run.errors))
-            shown = np.maximum(run.errors, 1e-17)
-            axes.plot(t, shown, color=colour, linewidth=1.2, label=f"delay {run.delay}")
-        axes.set(yscale="log", xlabel="updates", ylabel="distance from the optimum")
+            t = EVERY * (np.arange(len(run.peaks)) + WINDOW // 2)
+            axes.plot(t, np.maximum(run.peaks, 1e-17), color=colour, linewidth=1.4, label=f"delay {run.delay}")
+        axes.set(yscale="log", xlabel="updates", ylabel="distance from the optimum, at its peaks")
         axes.set_title(f"lr at {share:g} of the limit", fontsize=10)
         axes.grid(alpha=0.25)
     panels[0].set_xlim(right=1.1 * max(_until_rounding(run) for run in runs if run.share == BELOW))
@@ -173,7 +174,7 @@ def draw(runs: Sequence[Descent], path: Path) -> None:
 
 def _until_rounding(run: Descent) -> int:
     """Return after how many updates only rounding is left, or the run ends."""
-    return EVERY * next((i for i, error in enumerate(run.errors) if error <= 1e-15), len(run.errors) - 1)
+    return EVERY * next((i for i, peak in enumerate(run.peaks) if peak <= 1e-14), len(run.errors) - 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -171,7 +171,7 @@ def line_claims(found: Found) -> list[Claim]:
         Claim(
             LINES,
             f"A round of the all-reduce is a step + 2 (n-1) hops: {ring_s:.3f} s; a straggler makes it its own steps + "
-            f"n hops, {delayed_s:.3f} s, as the others wait for each other while it computes again",
+            f"n hops, {delayed_s:.3f} s, as the rest goes round while it computes again",
             f"{rounds_s[1]:.3f} s; {slow_s:.3f} s",
             _near(rounds_s[1], ring_s, 0.02) and _near(slow_s, delayed_s, 0.05),
         ),
@@ -199,10 +199,10 @@ def straggler_claims(found: Found) -> list[Claim]:
     return [
         Claim(
             PROTOCOL,
-            f"In step, with a server or without, all go at the straggler's pace. At a server its {SLOWER - 1:g} further "
-            f"steps are added to the round: {barrier_s:.3f} s. In gossip a round is its {SLOWER:g} steps, {steps_s:.3f} s, "
-            "as what its neighbours say comes while it computes. So it is less than "
-            f"{SLOWER:g} times as long, but where messages take no time",
+            "In step, with a server or without, all go at the straggler's pace. At a server a round gets its "
+            f"{SLOWER - 1:g} further steps: {barrier_s:.3f} s. In gossip it is the straggler's {SLOWER:g} steps, "
+            f"{steps_s:.3f} s, as what its neighbours say comes while it computes. So it is {SLOWER:g} times as long "
+            "only where messages take no time",
             times_longer,
             _near(rounds_s[SYNC][1], barrier_s, 0.02) and all(_near(rounds_s[f][1], steps_s, 0.02) for f in GOSSIP),
         ),

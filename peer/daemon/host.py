@@ -271,8 +271,7 @@ class Host:
                     self._note_divergence(Divergence(fields["diverged_round"], peer.name))
 
     def _take_figures(self, i: int, peer: PeerView, fields: dict[str, Any]) -> None:
-        """Take in what was judged: a peer by itself, or by a coordinator all of them, or only what its parameters are.
-        """
+        """Take in what was judged: a peer by itself, or by a coordinator all of them, or what its parameters are."""
         round, payload_bytes = fields["round"], fields["payload_bytes"]
         if i in self.assembly.coordinator_ids and self.assembly.experiment.record.params == "every":
             self._parts.setdefault(round, {}).setdefault(i, fields["params"])  # as it was when it was first made

@@ -142,8 +142,7 @@ class Jobs:
         return Done(mixed) if payload is not None else self.completed(mix.round + 1, mixed)
 
     def completed(self, round: int, event: Event) -> Done:
-        """A round is complete, as this event says: look whether the peer has diverged, and judge it where that is due.
-        """
+        """A round is complete, as this event says: has the peer diverged? Where it is due, it is judged."""
         diverged_round = self._diverged(round)
         if not self.is_due(round):
             return Done(event, diverged_round=diverged_round, changed_state=True)
