@@ -29,12 +29,14 @@ class History:
 
     `keeps_params` puts every peer's parameters into every entry. `gossiped` are the parameters over which the
     consensus distance is taken, (s,) indices, None for all: peers need not agree on what they keep for themselves.
+    `owner` is the coordinator whose model all are judged by, "" where each peer has its own.
     """
 
     names: tuple[str, ...]
     keeps_params: bool = False
     gossiped: NDArray[np.int64] | None = None
     on_entry: Callable[[Row], None] = lambda _: None
+    owner: str = ""
     entries: list[Row] = field(default_factory=list)
     _losses_at_start: dict[PeerId, float] = field(default_factory=dict)
     _consensus_at_start: float = 0.0
@@ -60,7 +62,7 @@ class History:
         self.on_entry(entry)
         for peer, score in zip(peers, scores, strict=True):
             if score.loss is not None and has_diverged(score.loss, self._losses_at_start.get(peer, 0.0)):
-                return Divergence(round, self.names[peer])
+                return Divergence(round, self.owner or self.names[peer])
         if has_diverged(consensus, self._consensus_at_start):
             return Divergence(round, self.names[peers[farthest_from_mean(gossiped)]])
         return None

@@ -106,7 +106,7 @@ class Screen:
         now_s = monotonic()
         if progress.waits_for and now_s - self._said_s >= SAY_EVERY_S:
             self._said_s = now_s
-            names = ", ".join(assembly.names[peer] for peer, _ in progress.waits_for)
+            names = ", ".join(assembly.nodes[peer] for peer, _ in progress.waits_for)
             since = datetime.now() - timedelta(seconds=max(s for _, s in progress.waits_for))
             until = ""
             if progress.phase == "waiting":

@@ -246,7 +246,7 @@ BY_HAND: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[int], list[Te
     "momentum": (SYNC | {"server_optimizer": "momentum"}, {}, with_momentum, True),
     "several coordinators": (SYNC | {"servers": 3}, {}, in_step, True),
     "async": (IN_TURN, {}, in_turn, False),
-    "async on several": (IN_TURN | {"servers": 3}, {}, in_turn, False),
+    "async on several": ({"mode": "async", "servers": 3}, {}, in_turn, False),
     "buffered": ({"mode": "buffered", "buffer": 4}, {}, lambda versions: in_turn(versions, size=4), False),
     "easgd": (SYNC, ELASTIC, elastic_in_step, True),
     "easgd in turn": (IN_TURN, ELASTIC, elastic_in_turn, False),
@@ -273,7 +273,7 @@ KEPT: dict[str, Any] = {"algorithm": {"buffers": "keep"}}
 
 
 def test_statistics_are_averaged_or_kept_in_daemons_too(pool: DaemonPool) -> None:
-    averaged = [BY_HAND[mode][:2] for mode in ("momentum", "async on several", "easgd")]
+    averaged = [BY_HAND[mode][:2] for mode in ("momentum", "async", "easgd")]
     for coordinator, tables in (*averaged, (SYNC, KEPT), (IN_TURN, KEPT)):
         real, virtual = (run(normed(coordinator, 5, **tables)) for run in (pool.up, in_events))
         assert real.coordinator == virtual.coordinator

@@ -135,7 +135,7 @@ def claims_of(runs: Sequence[Descent], updates: int) -> list[Claim]:
             CIRCLE,
             "Errors shrink and grow with the largest root of the characteristic polynomial",
             f"the logarithms of the rates of {len(apart)} runs differ by {max(apart, default=1.0):.2%} at most",
-            len(apart) == len(runs) and max(apart) <= 0.02,
+            len(apart) == len(runs) and bool(max(apart) <= 0.02),
         ),
     ]
 

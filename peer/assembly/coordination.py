@@ -251,6 +251,11 @@ def _given(**settings: float | None) -> dict[str, float]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
+def owner_of(assembly: Assembly) -> str:
+    """Return the coordinator whose model all peers are judged by, "" where each is judged by what it holds."""
+    return "" if not assembly.coordinators or judges_copies(assembly) else assembly.coordinators[0]
+
+
 def judges_copies(assembly: Assembly) -> bool:
     """Whether each peer is judged by what it holds, and not all by the one model that a coordinator has: with
     parameters or running statistics of their own, and where no coordinator has all parameters."""

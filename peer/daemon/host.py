@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from peer.assembly import Assembly
-from peer.assembly.coordination import judges_copies
+from peer.assembly.coordination import judges_copies, owner_of
 from peer.daemon.child import Place, run_child
 from peer.daemon.distributed import uses_distributed
 from peer.daemon.ending import Ending
@@ -110,7 +110,7 @@ class Host:
         self._entries = Entries()
         every = assembly.experiment.record.params == "every"
         gossiped = assembly.shared_columns(task.layout)
-        self._history = History(assembly.nodes, every, gossiped, observers.entry)
+        self._history = History(assembly.nodes, every, gossiped, observers.entry, owner_of(assembly))
         self._is_one_model = bool(assembly.coordinators) and not judges_copies(assembly)
         self._parts: dict[int, dict[int, bytes]] = {}  # by version, what each coordinator's parameters were
         self._ending = Ending(assembly.experiment, len(assembly.names))

@@ -206,7 +206,11 @@ class Node:
                 if not self._holds:
                     self._carry_out(self.core.handle(Command("stop"), now_s), now_s)
                     self._outcome = "diverged"
-        if result.event is None or (self._holds and self._diverged_round is not None):
+        if result.event is None:
+            return
+        if self._holds_for_good:
+            if isinstance(result.event, Applied):  # a coordinator stops when its update is complete
+                self._held = self._diverged_round or 0, result.event
             return
         if any(judged.evaluations for judged in result.judged):
             self._held = result.judged[-1].round, result.event
@@ -238,8 +242,13 @@ class Node:
         if self.journal is not None and result.changed_state:
             self.journal.did()
 
+    @property
+    def _holds_for_good(self) -> bool:
+        """Whether this node has diverged, and does nothing more before it is stopped."""
+        return self._holds and self._diverged_round is not None
+
     def _go_on_if_it_may(self, now_s: float) -> None:
-        if self._held is not None and self.reporter.may_go_on(self._held[0]):
+        if self._held is not None and not self._holds_for_good and self.reporter.may_go_on(self._held[0]):
             event, self._held = self._held[1], None
             self._tell(event, now_s)
 

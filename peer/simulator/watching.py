@@ -7,6 +7,7 @@ from time import perf_counter
 from torch import Tensor
 
 from peer.assembly import Assembly
+from peer.assembly.coordination import owner_of
 from peer.history import Figures, History
 from peer.protocol.messages import PeerId
 from peer.record import Divergence, Row, metric_row
@@ -50,7 +51,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         every = self.assembly.experiment.record.params == "every"
-        self.history = History(self.assembly.names, every, on_entry=self.on_entry)
+        self.history = History(self.assembly.names, every, on_entry=self.on_entry, owner=owner_of(self.assembly))
 
     def is_due(self, round: int) -> bool:
         """Say whether the peers are evaluated after so many rounds."""
