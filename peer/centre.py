@@ -97,10 +97,10 @@ class Centre:
         """
         now = self.params()
         kept, sums = self._summed(pushes)
+        updates = tuple(Update(p.sender, p.staleness, self._distance(now, version, p.staleness)) for p in kept)
         if kept:
             self._step(version, *sums)
         self._keep(version, now)
-        updates = tuple(Update(p.sender, p.staleness, self._distance(now, version, p.staleness)) for p in kept)
         there = {id(push) for push in kept}
         return Outcome(updates, tuple(push.sender for push in pushes if id(push) not in there))
 

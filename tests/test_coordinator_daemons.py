@@ -1,15 +1,19 @@
 """Coordinators and workers as real daemons: killed, started again, stopped, never there; and what is left of them."""
 
+import gc
 import json
 import os
 import signal
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.forked import Forked, children_of, forked
+from peer.experiment import load
+from peer.ways import Options, start_one
+from tests.forked import Forked, forked
 from tests.processes import exists, free_ports
 
 LINEAR = """
@@ -38,6 +42,18 @@ suspect_s = 1.5
 {coordinator}
 {more}
 """
+SOFTMAX = """
+rounds = 6
+eval_every = 3
+[task]
+model = "softmax"
+dtype = "float64"
+[topology]
+peers = 1
+[record]
+params = "final"
+[coordinator]
+"""
 MODES = {
     "sync": 'mode = "sync"',
     "models": 'mode = "sync"\naggregate = "models"',
@@ -57,9 +73,7 @@ EXACT = ("sync", "models", "adam", "fraction", "two servers", "easgd")
 def write(
     folder: Path, which: str = "sync", *, rounds: int = 60, eval_every: int = 10, more: str = "", transport: str = ""
 ) -> str:
-    text = LINEAR.format(
-        rounds=rounds, eval_every=eval_every, coordinator=MODES[which], more=more, transport=transport
-    )
+    text = LINEAR.format(rounds=rounds, eval_every=eval_every, coordinator=MODES[which], more=more, transport=transport)
     (folder / "exp.toml").write_text(text)
     return "exp.toml"
 
@@ -101,7 +115,7 @@ def check_versions_never_go_back(run: Path) -> None:
 # ---- A coordinator that is killed
 
 
-@pytest.mark.parametrize("which", MODES)
+@pytest.mark.parametrize("which", ["sync", "models", "fraction", "two servers", "quorum", "round robin", "easgd"])
 def test_a_coordinator_that_is_killed_under_up_goes_on_from_what_it_saved(tmp_path: Path, which: str) -> None:
     exp = write(tmp_path, which)
     with forked("up", exp, "--json", "--out", "run", cwd=tmp_path) as up:
@@ -145,7 +159,7 @@ class Lab:
         return [self.daemons[name].end() for name in names or self.daemons]
 
 
-@pytest.mark.parametrize("which", ["sync", "models", "easgd"])
+@pytest.mark.parametrize("which", ["sync", "easgd"])
 def test_a_coordinator_that_is_killed_under_start_is_resumed(tmp_path: Path, which: str) -> None:
     among(tmp_path, which)
     with ExitStack() as stack:
@@ -177,11 +191,11 @@ def test_the_run_of_another_experiment_is_not_resumed(tmp_path: Path) -> None:
         lab.start("coordinator", more=("--out", "run"))
         lab.workers()
         assert [code for code, _ in lab.ends()] == [0] * 5
-    for sets, words in ((["--set", "task.lr=0.02"], "another"), (["--set", "rounds=7"], "another")):
-        with forked("start", "exp.toml", "--name", "coordinator", "--json", "--resume", "run", *sets, cwd=tmp_path) as c:
-            code, document = c.end()
-        assert code == 2
-        assert words in document["error"]
+    again = ("start", "exp.toml", "--name", "coordinator", "--json", "--resume", "run")
+    with forked(*again, "--set", "task.lr=0.02", cwd=tmp_path) as other:
+        code, document = other.end()
+    assert code == 2
+    assert "another" in document["error"]
     with forked("start", "exp.toml", "--name", "peer-1", "--json", "--resume", "run", cwd=tmp_path) as worker:
         code, document = worker.end()
     assert code == 2
@@ -225,13 +239,11 @@ def test_workers_give_up_a_coordinator_that_does_not_come_back(tmp_path: Path) -
         lab.daemons["coordinator"].end_as_text()
         line = lab.daemons["peer-0"].read_until("coordinator is lost")
         ends = lab.ends("peer-0", "peer-1", "peer-2", "peer-3")
-        said = "\n".join(lab.daemons["peer-0"].said)
     assert "waits for it to come back" in line
     for code, summary in ends:
         assert (code, summary["outcome"]) == (3, "failed")
         assert summary["lost"] == ["coordinator"]
         assert "did not come back within 3 s" in summary["why"]
-    print(said)
 
 
 def test_workers_under_up_give_up_a_coordinator_that_cannot_be_started_again(tmp_path: Path) -> None:
@@ -272,7 +284,8 @@ def test_a_worker_that_is_started_again_carries_on(tmp_path: Path) -> None:
         ends = dict(zip(lab.daemons, lab.ends(), strict=True))
     for code, summary in ends.values():
         assert (code, summary["outcome"], summary["rounds"], summary["lost"]) == (0, "finished", 150, [])
-    assert all(summary["params"][0] == ends["coordinator"][1]["coordinator"] for n, (_, summary) in ends.items() if "p" == n[0])
+    model = ends["coordinator"][1]["coordinator"]
+    assert all(ends[f"peer-{i}"][1]["params"] == [model] for i in range(4))
     assert 0 < ends["peer-3"][1]["gradients"] < 150
 
 
@@ -294,8 +307,10 @@ def test_where_all_workers_are_killed_the_coordinator_has_failed(tmp_path: Path)
 # ---- Ends
 
 
-@pytest.mark.parametrize("which", ["sync", "async", "quorum", "easgd", "two servers"])
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("which", "sign"),
+    [("sync", signal.SIGINT), ("async", signal.SIGTERM), ("easgd", signal.SIGINT), ("two servers", signal.SIGTERM)],
+)
 def test_an_interrupted_run_ends_in_good_order(tmp_path: Path, which: str, sign: signal.Signals) -> None:
     exp = write(tmp_path, which, rounds=1_000_000)
     with forked("up", exp, "--json", "--out", "run", cwd=tmp_path) as up:
@@ -321,7 +336,7 @@ def test_a_stopped_coordinator_sends_its_workers_home(tmp_path: Path) -> None:
     assert [(code, summary["outcome"]) for code, summary in ends] == [(130, "interrupted")] * 5
 
 
-@pytest.mark.parametrize("which", MODES)
+@pytest.mark.parametrize("which", ["sync", "async", "quorum", "two servers", "easgd"])
 def test_time_ends_a_run(tmp_path: Path, which: str) -> None:
     exp = write(tmp_path, which, rounds=0)
     with forked("up", exp, "--json", "--no-folder", "--set", "stop_after_s=0.8", cwd=tmp_path) as up:
@@ -331,7 +346,7 @@ def test_time_ends_a_run(tmp_path: Path, which: str) -> None:
     assert summary["history"][-1]["round"] >= summary["rounds"] - 1
 
 
-@pytest.mark.parametrize("which", MODES)
+@pytest.mark.parametrize("which", ["sync", "fraction", "two servers", "quorum", "async", "buffered", "easgd"])
 def test_a_figure_ends_a_run(tmp_path: Path, which: str) -> None:
     exp = write(tmp_path, which, rounds=0, eval_every=5)
     stop = ("--set", 'stop_when="loss.mean < 5"', "--require", "loss.mean < 5.5")
@@ -372,3 +387,92 @@ def test_names_that_are_wrong_are_told_in_one_line(tmp_path: Path) -> None:
         assert words in document["error"]
         assert len(run.said) == 1
     assert not (tmp_path / "runs").exists()
+
+
+# ---- A peer that is the coordinator, too; one peer; documents
+
+
+def test_nothing_is_left_of_a_worker_and_a_coordinator_in_one_process(tmp_path: Path) -> None:
+    def held() -> tuple[int, int]:
+        gc.collect()
+        return threading.active_count(), len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+
+    (tmp_path / "exp.toml").write_text(SOFTMAX + MODES["sync"] + '\nname = "peer-0"')
+    e, found = load(tmp_path / "exp.toml"), []
+    for _ in range(3):
+        assert start_one(e, "peer-0", Options(writes=False)).exit_code == 0
+        found.append(held())
+    assert found[1] == found[2]
+
+
+def test_a_machine_that_is_both_runs_both(tmp_path: Path) -> None:
+    among(tmp_path, coordinators=())
+    name = ("--set", 'coordinator.name="peer-1"')
+    with ExitStack() as stack:
+        lab = Lab(stack, tmp_path)
+        lab.start("peer-0", "peer-1", "peer-2", "peer-3", more=("--no-folder", *name))
+        ends = lab.ends()
+    clean = uninterrupted(tmp_path, *name)
+    assert [(code, summary["outcome"], summary["rounds"]) for code, summary in ends] == [(0, "finished", 60)] * 4
+    assert [summary["params"][0] for _, summary in ends] == clean["params"]
+    assert ends[1][1]["coordinator"] == clean["coordinator"]
+
+
+def test_a_killed_machine_that_was_both_is_missed_by_all(tmp_path: Path) -> None:
+    """It would begin from nothing as a worker, so `up` does not start it again."""
+    exp = write(tmp_path, rounds=1_000_000, transport="join_s = 2.0")
+    with forked("up", exp, "--json", "--out", "run", "--set", 'coordinator.name="peer-0"', cwd=tmp_path) as up:
+        up.read_until("round 50/")
+        os.kill(min(up.children()), signal.SIGKILL)
+        code, summary = up.end()
+    assert (code, summary["outcome"]) == (3, "failed")
+    assert summary["lost"] == ["peer-0", "coordinator@peer-0"]
+
+
+@pytest.mark.parametrize("which", ["sync", "round robin", "quorum", "buffered", "easgd", "two servers", "ring"])
+def test_one_peer_is_enough(tmp_path: Path, which: str) -> None:
+    (tmp_path / "exp.toml").write_text(SOFTMAX + MODES.get(which, 'mode = "ring"'))
+    ends = []
+    for command in (["up"], ["simulate", "--engine", "events"]):
+        sets = ("--set", "coordinator.quorum=1.0") if which == "quorum" else ()
+        with forked(*command, "exp.toml", "--json", "--no-folder", *sets, cwd=tmp_path) as run:
+            ends.append(run.end())
+    assert [(code, summary["outcome"], summary["rounds"], summary["peers"]) for code, summary in ends] == [
+        (0, "finished", 6, 1)
+    ] * 2
+    assert ends[0][1]["params"] == ends[1][1]["params"]
+
+
+def test_a_requirement_that_is_not_met(tmp_path: Path) -> None:
+    exp = write(tmp_path, rounds=4)
+    with forked("up", exp, "--json", "--no-folder", "--require", "loss.mean < 0.001", cwd=tmp_path) as up:
+        code, summary = up.end()
+    assert (code, summary["outcome"]) == (1, "finished")
+    with forked("up", exp, "--json", "--no-folder", "--require", "loss.median < 1", cwd=tmp_path) as up:
+        code, document = up.end()
+    assert code == 2
+    assert "error" in document
+
+
+CONTRACT = {
+    *("name", "engine", "step", "peers", "rounds", "seconds", "rounds_seconds", "accuracy", "loss"),
+    *("consensus_distance", "payload_bytes_sent", "wire_bytes_sent", "short_rounds", "lost", "params"),
+    *("outcome", "gradients", "history", "coordinator"),
+}
+
+
+@pytest.mark.parametrize("which", ["sync", "async", "easgd", "two servers"])
+def test_the_summary_has_what_the_contract_says(tmp_path: Path, which: str) -> None:
+    exp = write(tmp_path, which, rounds=4, eval_every=2)
+    with forked("up", exp, "--json", "--out", "run", cwd=tmp_path) as up:
+        code, summary = up.end()
+    assert code == 0
+    assert summary.keys() >= CONTRACT
+    assert summary["peers"] == len(summary["params"]) == 4
+    assert summary["wire_bytes_sent"] > summary["payload_bytes_sent"] > 0
+    assert ("staleness" in summary) == (which == "async")
+    folders = sorted(path.name for path in (tmp_path / "run" / "peers").iterdir())
+    servers = ["coordinator-0", "coordinator-1"] if which == "two servers" else ["coordinator"]
+    assert folders == [*servers, *(f"peer-{i}" for i in range(4))]
+    assert all((tmp_path / "run" / "peers" / name / "checkpoints").is_dir() for name in servers)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary

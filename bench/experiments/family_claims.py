@@ -245,9 +245,11 @@ def mixing_claims(found: Found, gaps: Mapping[str, float]) -> list[Claim]:
     return [
         Claim(
             MIXING,
-            f"The smaller the gap of a graph, the more rounds to {goal}, however many links it has",
+            f"The graph with by far the largest gap takes the fewest rounds to {goal}, and not the geometric one, "
+            "with the most links. (Gaps as near each other as those of the other two settle nothing: seeds 0 and 1 "
+            "have different orders)",
             order,
-            all(fewer < more for fewer, more in pairwise(rounds)),
+            all(rounds[0] < more for more in rounds[1:]),
         ),
         Claim(
             f"{LINES}, {MIXING}",

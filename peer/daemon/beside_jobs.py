@@ -36,12 +36,17 @@ class WorkerJobs(Jobs):
     coordinators: Sequence[PeerId] = field(kw_only=True)
     given_forms: tuple[Form, ...] = field(kw_only=True)
     version: int = 0
+    _trained: int = -1  # the round that was trained last
+
+    def drop_unfinished(self) -> None:
+        """What was trained counts; local steps that have not ended have changed nothing."""
+        self.learner.settle()
 
     def train(self, round: int, stop: Callable[[], bool]) -> Done:
         """Do local steps; returns what each coordinator is to be pushed."""
         message = self.learner.train(round, stop)
         assert not isinstance(message, Shares)
-        self.learner.settle()
+        self._trained = round
         pushed = map(pack, self.parcels.push(message["u"]))
         return Done(Trained(round, Shares(None, dict(zip(self.coordinators, pushed, strict=True)))))
 
@@ -49,6 +54,8 @@ class WorkerJobs(Jobs):
         """Go on from what the coordinators gave; where copies are judged, judge the peer before and after."""
         assert adopt.payload is not None
         assert adopt.version is not None
+        if self._trained == adopt.round:  # the last version has come before the push: that was never said
+            self.learner.drop_unfinished()
         before, self.version = self.version, max(self.version, adopt.version)
         missed = [v for v in range(before + 1, adopt.version) if self.judges and self.is_due(v)]
         done = self.evaluate_as(missed) if missed else Done()

@@ -45,6 +45,9 @@ RESTARTS = 3
 COUNTS = ("payload_bytes", "wire_bytes")
 """Of a node's figures, what is added up over its lives."""
 
+KEPT_PARTS = 8
+"""Of how many entries the coordinators' parameters may still be missing."""
+
 FORKS = sys.platform == "linux"
 
 
@@ -146,8 +149,6 @@ class Host:
             self._kill()
         self._flush()
         self._add_last_entry()
-        for entry in self._history.entries if self._parts else ():  # of several, one may have told later than workers
-            entry["coordinator"] = self._coordinator_at(entry["round"])
         return self._result()
 
     def _start(self) -> None:
@@ -275,6 +276,7 @@ class Host:
         round, payload_bytes = fields["round"], fields["payload_bytes"]
         if i in self.assembly.coordinator_ids and self.assembly.experiment.record.params == "every":
             self._parts.setdefault(round, {}).setdefault(i, fields["params"])  # as it was when it was first made
+            self._complete_entries()
         scores = [PeerScore(**score) for score in fields["scores"]]
         if not scores:
             return
@@ -384,22 +386,29 @@ class Host:
         for last in self._history.entries[-1:]:  # of a peer that is gone since, say
             bytes_sent = max(bytes_sent, last["payload_bytes_sent"])
         at: Row = {"payload_bytes_sent": bytes_sent, "seconds": max(one.at["seconds"] for one in judged.values())}
-        if self._parts:
-            at["coordinator"] = self._coordinator_at(round)
+        if self.assembly.coordinators and self.assembly.experiment.record.params == "every":
+            at["coordinator"] = None  # until all have told
         found = self._history.add(round, {i: one.figures for i, one in judged.items()}, at)
         if found is not None:
-            self._note_divergence(found)
+            owner = self.assembly.coordinators[0] if self._is_one_model else found.peer
+            self._note_divergence(Divergence(found.round, owner))
+        self._complete_entries()
         self._ending.judge(self._history.entries[-1])
         if self._ending.has_barriers and not self._ending.is_reached(0, self._seconds):
             for peer in self.peers:
                 peer.pipe.send("go", round=round)
 
-    def _coordinator_at(self, round: int) -> list[float | None] | None:
-        """Return the coordinators' parameters of a version for JSON; None where not all of them have told."""
-        parts, ids = self._parts.get(round, {}), self.assembly.coordinator_ids
-        if len(parts) < len(ids):
-            return None
-        return listed([np.concatenate([np.frombuffer(parts[i], dtype=self._dtype) for i in ids])])[0]
+    def _complete_entries(self) -> None:
+        """Put the coordinators' parameters into entries of versions of which all have told theirs."""
+        ids = self.assembly.coordinator_ids
+        for entry in self._history.entries[-KEPT_PARTS:]:
+            parts = self._parts.get(entry["round"], {})
+            if len(parts) == len(ids) and ids and entry.get("coordinator") is None:
+                whole = np.concatenate([np.frombuffer(parts[i], dtype=self._dtype) for i in ids])
+                entry["coordinator"] = listed([whole])[0]
+        last = self._history.entries[-1]["round"] if self._history.entries else 0
+        for round in [r for r in self._parts if r < last and len(self._parts[r]) == len(ids)][:-KEPT_PARTS]:
+            del self._parts[round]
 
     def _add_last_entry(self) -> None:
         """A run that was ended in the middle has its last entry there, by the round of the slowest."""

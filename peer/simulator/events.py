@@ -6,6 +6,7 @@ evaluated at one instant, when they have done so many local rounds in all. Of co
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from time import perf_counter
 from typing import Any, Literal
@@ -416,7 +417,8 @@ class EventsEngine:
             at["coordinator"] = self.versions.listed(round)
         found = self.watch.evaluated(round, {me: one.figures for me, one in judged.items()}, at)
         if found is not None:
-            self._diverged(found)
+            is_one_model = self.versions is not None and not self.versions.judges_copies
+            self._diverged(replace(found, peer=self.assembly.coordinators[0]) if is_one_model else found)
         if self.enough is not None and self.enough(self.watch.history.entries[-1]):
             self._is_over = True
 
@@ -456,11 +458,11 @@ class EventsEngine:
             self.ended.outcome, self.ended.why = "failed", "nobody is left to go on: all were killed, stopped or left"
 
     def _why_some_gave_up(self) -> tuple[Literal["failed", "alone"], str]:
-        names = self.assembly.nodes
-        for me, finish in self._gave_up.items():
-            if finish.outcome == "failed":
-                return "failed", f"{names[me]}: {finish.why}"
-        alone = ", ".join(names[me] for me in self._gave_up)
+        """The first who could not go on says why."""
+        names, (me, finish) = self.assembly.nodes, next(iter(self._gave_up.items()))
+        if finish.outcome == "failed":
+            return "failed", f"{names[me]}: {finish.why}"
+        alone = ", ".join(names[me] for me, finish in self._gave_up.items() if finish.outcome == "alone")
         return "alone", f"{alone} never heard a coordinator within {self.assembly.experiment.transport.join_s:g} s"
 
     def _what_is_waited_for(self, core: Core) -> str:
