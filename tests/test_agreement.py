@@ -321,8 +321,8 @@ def test_coordinators_and_rings_are_bit_identical_in_daemons(pool: DaemonPool, w
 @pytest.mark.parametrize("which", [which for which in COORDINATED if which not in ("fp16", "bf16")])
 def test_coordinators_and_rings_agree_in_the_rounds_engine(which: str) -> None:
     e = coordinated(which, task={"dtype": "float64"})
-    assert disagreement(e) <= 1e-9
     a, b = (simulate(e, engine=engine) for engine in ("rounds", "events"))
+    np.testing.assert_allclose(a.params, b.params, rtol=0, atol=1e-9 * np.abs(b.params).max())
     assert a.payload_bytes_sent == b.payload_bytes_sent
     assert a.gradients == b.gradients
 
