@@ -45,11 +45,19 @@ def worker_of(assembly: Assembly, me: PeerId) -> Worker:
 
 
 def coordinator_of(
-    assembly: Assembly, weights: Mapping[PeerId, float] | None, me: PeerId, present: Present
+    assembly: Assembly,
+    weights: Mapping[PeerId, float] | None,
+    me: PeerId,
+    present: Present,
+    *,
+    may_be_left: bool = True,
 ) -> Coordinator:
-    """Return a coordinator's core that begins from `present`. `weights` are those of `weights_of`."""
+    """Return a coordinator's core that begins from `present`. `weights` are those of `weights_of`.
+
+    `may_be_left`: if all workers are lost, one may come back.
+    """
     e, n = assembly.experiment, len(assembly.names)
-    c, workers = e.coordinator, range(n)
+    c, workers, return_s = e.coordinator, range(n), e.transport.join_s if may_be_left else 0.0
     match c.mode:
         case "async":
             return ByArrival(
@@ -60,22 +68,24 @@ def coordinator_of(
                 max_staleness=c.max_staleness,
                 arrival="round_robin" if c.arrival == "round_robin" else "clock",
                 delay=c.delay or None,
+                return_s=return_s,
             )
         case "buffered":
-            return ByArrival(me, workers, e.rounds, present, size=c.buffer)
+            return ByArrival(me, workers, e.rounds, present, size=c.buffer, return_s=return_s)
         case "quorum":
-            count = c.quorum if isinstance(c.quorum, int) else ceil(c.quorum * n - 1e-9)
             return ByRounds(
                 me,
                 workers,
                 e.rounds,
                 present,
-                count=count,
+                count=c.quorum if isinstance(c.quorum, int) else ceil(c.quorum * n - 1e-9),
                 timer_s=c.timer_s,
                 late="stale" if c.late == "stale" else "drop",
                 weights=weights,
+                return_s=return_s,
             )
-    return ByRounds(me, workers, e.rounds, present, chosen=chosen_of(e, n), weights=weights)
+    chosen = chosen_of(e, n)
+    return ByRounds(me, workers, e.rounds, present, chosen=chosen, weights=weights, return_s=return_s)
 
 
 def ring_of(assembly: Assembly, task: Task, me: PeerId) -> Ring:

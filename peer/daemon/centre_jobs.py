@@ -137,6 +137,7 @@ class CentreJobs:
         facts: dict[str, Any] = {
             "digest": self.store.digest,
             "place": self.place,
+            "turn": present.turn,
             "settled": {str(peer): number for peer, number in present.settled.items()},
         }
         save(self.store.folder, present.version, self.centre.tensors(), facts, self.store.keep)
@@ -156,4 +157,4 @@ class CentreJobs:
             raise ConfigError("", f"{self.store.folder}: {error}") from error
         settled: dict[PeerId, int] = {int(peer): int(number) for peer, number in saved.facts["settled"].items()}
         damaged = f"checkpoints that are damaged were passed over: {', '.join(saved.damaged)}" if saved.damaged else ""
-        return Present(self.given(), saved.number, settled), damaged
+        return Present(self.given(), saved.number, settled, int(saved.facts["turn"])), damaged

@@ -215,7 +215,8 @@ def _seat(place: Place, assembly: Assembly, task: Task, run_folder: Path | None)
     device = device_of(wanted, me)
     if me in assembly.coordinator_ids:
         folder = checkpoint_folder(run_folder, name)
-        return take_coordinator_seat(assembly, task, me, device, place.listen, folder), wanted
+        seat = take_coordinator_seat(assembly, task, me, device, place.listen, folder, may_be_left=False)
+        return seat, wanted  # nobody starts a peer again
     if uses_distributed(assembly):
         return take_group_seat(assembly, task, me, device, place.listen), wanted
     endless = len(assembly.names) > 1

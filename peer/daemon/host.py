@@ -390,8 +390,7 @@ class Host:
             at["coordinator"] = None  # until all have told
         found = self._history.add(round, {i: one.figures for i, one in judged.items()}, at)
         if found is not None:
-            owner = self.assembly.coordinators[0] if self._is_one_model else found.peer
-            self._note_divergence(Divergence(found.round, owner))
+            self._note_divergence(found)
         self._complete_entries()
         self._ending.judge(self._history.entries[-1])
         if self._ending.has_barriers and not self._ending.is_reached(0, self._seconds):

@@ -152,11 +152,19 @@ def take_seat(
 
 
 def take_coordinator_seat(
-    assembly: Assembly, task: Task, me: PeerId, device: torch.device, listen: str | None, folder: Path | None
+    assembly: Assembly,
+    task: Task,
+    me: PeerId,
+    device: torch.device,
+    listen: str | None,
+    folder: Path | None,
+    *,
+    may_be_left: bool = True,
 ) -> Seat:
     """Bind a coordinator's links and put its tensors on the device; it begins where it had saved itself in the folder.
 
-    Raises ConfigError when the address is taken, and for checkpoints of another run.
+    `may_be_left`: workers that are gone may come back. Raises ConfigError when the address is taken, and for
+    checkpoints of another run.
     """
     e, parcels, place = assembly.experiment, parcels_of(assembly, task), me - assembly.coordinator_ids.start
     centre = centre_of(assembly, task, me, device)
@@ -169,7 +177,7 @@ def take_coordinator_seat(
     store = Store(folder, e.checkpoint.every_rounds or 1, e.checkpoint.keep, greeting.digest)
     jobs = CentreJobs(centre, parcels, place, form, verdict, e.evaluates_after, store)
     present, damaged = jobs.begin()
-    core = coordinator_of(assembly, weights_of(assembly, task), me, present)
+    core = coordinator_of(assembly, weights_of(assembly, task), me, present, may_be_left=may_be_left)
     most = ragged_bytes(form, len(centre.start)) if parcels.is_ragged(place) else form.size_bytes
     names = {peer: assembly.nodes[peer] for peer in core.neighbours}
     links = Links(names, greeting, dict.fromkeys(names, Sizes(push=most)), listen)

@@ -36,8 +36,9 @@ class ByArrival(Coordinator):
         max_staleness: int = 0,
         arrival: Literal["clock", "round_robin"] = "clock",
         delay: int | None = None,
+        return_s: float = 0.0,
     ) -> None:
-        super().__init__(me, workers, rounds, present)
+        super().__init__(me, workers, rounds, present, return_s=return_s)
         assert size == 1 or (not max_staleness and delay is None), "these count versions, one for each push"
         assert arrival == "clock" or not max_staleness, "by turns, a worker that waits would hold up the others"
         assert delay is None or arrival == "round_robin", "a fixed delay goes by turns"
@@ -46,7 +47,6 @@ class ByArrival(Coordinator):
         self.arrival = arrival
         self.delay = delay
         self._keeps = 1 if delay is None else delay + 1
-        self._turn: PeerId = 0  # of this worker, or of the next one that is there
         self._buffer: list[tuple[PeerId, Push]] = []
 
     _gives_every_version = True  # a worker trains from what came of its own push, and not from later ones

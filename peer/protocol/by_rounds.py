@@ -37,8 +37,9 @@ class ByRounds(Coordinator):
         timer_s: float = 0.0,
         late: Literal["drop", "stale"] = "drop",
         weights: Mapping[PeerId, float] | None = None,
+        return_s: float = 0.0,
     ) -> None:
-        super().__init__(me, workers, rounds, present)
+        super().__init__(me, workers, rounds, present, return_s=return_s)
         self.chosen = chosen or (lambda version: self.neighbours)
         self.count = count
         self.timer_s = timer_s
@@ -52,11 +53,11 @@ class ByRounds(Coordinator):
     def _begin_version(self, now_s: float) -> None:
         self._members = self.neighbours & self.chosen(self.version)
         self._is_overdue = self._is_behind = False
-        self.deadline_s = now_s + self.timer_s if self.timer_s else inf
+        self._timer_s = now_s + self.timer_s if self.timer_s else inf
 
     def _note_time(self, now_s: float) -> None:
-        if now_s >= self.deadline_s:
-            self._is_overdue, self.deadline_s = True, inf
+        if now_s >= self._timer_s:
+            self._is_overdue, self._timer_s = True, inf
 
     def _drop_what_is_void(self) -> None:
         if any(push.version > self.version for push in self._inbox.values()):

@@ -63,32 +63,43 @@ Phase = Literal["waiting", "open", "applying", "closing", "done"]
 
 @dataclass(frozen=True)
 class Present:
-    """Where a coordinator stands, and can begin: its parameters, and the last push of each worker that is in them."""
+    """Where a coordinator stands, and can begin: its parameters, and the last push of each worker that is in them.
+
+    `turn` is whose push is next, where they take turns.
+    """
 
     payload: Payload
     version: int = 0
     settled: Mapping[PeerId, int] = field(default_factory=dict)
+    turn: PeerId = 0
 
 
 class Coordinator(ABC):
     """What the disciplines have in common; what is applied when is left open.
 
-    `rounds` is how many versions there will be, 0 for until stopped.
+    `rounds` is how many versions there will be, 0 for until stopped. Where all workers are lost, `return_s` is how long
+    one is waited for, then the coordinator ends as "failed".
     """
 
-    def __init__(self, me: PeerId, workers: Iterable[PeerId], rounds: int, present: Present) -> None:
+    def __init__(
+        self, me: PeerId, workers: Iterable[PeerId], rounds: int, present: Present, *, return_s: float = 0.0
+    ) -> None:
         self.me = me
         self.neighbours = set(workers)
         assert self.neighbours
         assert me not in self.neighbours
         self.rounds = rounds
-        self.deadline_s = inf
+        self.return_s = return_s
         self.phase: Phase = "waiting"
         self.version = present.version
         self.settled = dict.fromkeys(sorted(self.neighbours), 0) | dict(present.settled)
         self.short_rounds = 0
         self.dropped = 0  # pushes that were not applied: too late, or void
         self.lost: dict[PeerId, str] = {}
+        self._timer_s = inf  # when a discipline wants a Tick
+        self._deserted_s = inf  # until when one of the lost is waited for, where all are
+        self._turn: PeerId = present.turn  # of this worker, or of the next one that is there
+        self._next_turn: PeerId = present.turn  # likewise, when the present version was made
         self._kept: dict[int, Payload] = {self.version: present.payload}  # parameters by version
         self._keeps = 1  # how many of them
         self._silent = set(self.neighbours)  # nothing was heard of them in this life
@@ -117,6 +128,11 @@ class Coordinator(ABC):
     # ---- What a person may want to know
 
     @property
+    def deadline_s(self) -> float:
+        """When `Tick` is wanted; inf if never."""
+        return min(self._timer_s, self._deserted_s)
+
+    @property
     def round(self) -> int:
         """The version: how many updates were applied."""
         return self.version
@@ -133,7 +149,7 @@ class Coordinator(ABC):
         the last one in any case, as its workers are sent home. Where it is stored less often, workers that come back
         after the fallen versions were made anew may push what they made of the old ones.
         """
-        return Present(self._kept[self.version], self.version, dict(self.settled))
+        return Present(self._kept[self.version], self.version, dict(self.settled), self._next_turn)
 
     def waits_for(self) -> set[PeerId]:
         """The workers without which there is no next version."""
@@ -195,6 +211,8 @@ class Coordinator(ABC):
         return []
 
     def _go_on(self, now_s: float) -> list[Effect]:
+        if self.alive:
+            self._deserted_s = inf
         if self.phase == "waiting" and not self._silent & self.alive:
             self.phase = "open"
             self._begin_version(now_s)
@@ -202,7 +220,7 @@ class Coordinator(ABC):
             self._drop_what_is_void()
             if pushes := self._due():
                 return [self._apply(pushes)]
-            return self._give() if self.alive else self._fail()
+            return self._give() if self.alive else self._wait_for_one(now_s)
         return self._close() if self.phase == "closing" else []
 
     # ---- Versions
@@ -218,7 +236,7 @@ class Coordinator(ABC):
 
     def _apply(self, pushes: list[tuple[PeerId, Push]]) -> Apply:
         self.phase = "applying"
-        self.deadline_s = inf
+        self._timer_s = inf
         self._applying = {peer: push.number for peer, push in pushes}  # the last of each
         weighted = zip(self._weights(pushes), pushes, strict=True)
         terms = (Term(weight, peer, push.payload, self.version - push.version) for weight, (peer, push) in weighted)
@@ -231,6 +249,7 @@ class Coordinator(ABC):
             for peer in event.rejected
         ]
         self.settled |= self._applying
+        self._next_turn = self._turn
         self.version += 1
         self._kept[self.version] = event.payload
         self._kept.pop(self.version - self._keeps, None)
@@ -325,7 +344,12 @@ class Coordinator(ABC):
             effects += [Send(peer, last), Send(peer, Bye(self.version))]
         return effects
 
-    def _fail(self) -> list[Effect]:
+    def _wait_for_one(self, now_s: float) -> list[Effect]:
+        """Nobody is there: wait for somebody to come back, and not for ever."""
+        if self._deserted_s == inf:
+            self._deserted_s = now_s + self.return_s
+        if now_s < self._deserted_s:
+            return []
         self._end()
         return [Finish("failed", f"no worker is left to go on from version {self.version}")]
 
@@ -342,4 +366,4 @@ class Coordinator(ABC):
 
     def _end(self) -> None:
         self.phase = "done"
-        self.deadline_s = inf
+        self._timer_s = self._deserted_s = inf

@@ -566,8 +566,10 @@ Effect = Train | Send | Mix | Learn | Copy | Adopt | Forget | Tell | Finish | Al
 class Core(Protocol):
     """A protocol state machine: gossip, membership, and whatever else comes to speak here."""
 
-    deadline_s: float
-    """When `Tick` is wanted, on the clock that `now_s` is read from; inf if never."""
+    @property
+    def deadline_s(self) -> float:
+        """When `Tick` is wanted, on the clock that `now_s` is read from; inf if never."""
+        ...
 
     def start(self, now_s: float) -> list[Effect]:
         """Begin; called once, before any event."""

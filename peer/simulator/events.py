@@ -6,7 +6,6 @@ evaluated at one instant, when they have done so many local rounds in all. Of co
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import inf
 from time import perf_counter
 from typing import Any, Literal
@@ -108,6 +107,8 @@ class EventsEngine:
         self._is_ending = False
         self._is_cut_short = False  # by stop_after_s
         self._gave_up: dict[PeerId, Finish] = {}  # who could not go on, in that order
+        self._ended_by = ""  # who has left that nobody goes on without
+        self._coordinators = assembly.coordinator_ids
         world = World(assembly.links, e.network, e.seed, resends=not e.transport.round_deadline_s)
         troubled = bool(assembly.faults or e.faults.per_minute)
         t = e.transport
@@ -139,8 +140,7 @@ class EventsEngine:
                     break
                 clockwork.step()
                 self._look_after_step()
-            else:
-                self._find_out_why()
+            self._find_out_why()
             self._evaluate_the_end()
         except (Interrupted, KeyboardInterrupt):
             self.ended.outcome = "interrupted"
@@ -153,7 +153,10 @@ class EventsEngine:
 
     def core(self, me: PeerId) -> Exchange | Coordinator:
         self._held.pop(me, None)
-        self._gave_up.pop(me, None)
+        if self.assembly.experiment.is_ring and self._gave_up:  # a ring does not heal
+            self._is_over = True
+        else:
+            self._gave_up.pop(me, None)
         if self.versions is not None and me in self.assembly.coordinator_ids:
             return self.versions.begin_anew(me)
         self._entries.forget(me)
@@ -235,6 +238,8 @@ class EventsEngine:
     def finished(self, me: PeerId, finish: Finish) -> None:
         if finish.outcome in ("failed", "alone"):
             self._gave_up.setdefault(me, finish)
+        elif finish.outcome == "interrupted" and (self.assembly.experiment.is_ring or me in self._coordinators):
+            self._ended_by = self._ended_by or self.assembly.nodes[me]
 
     def sent(self, me: PeerId, send: Send) -> None:
         self.ended.payload_bytes_sent += self.payload_bytes(send.message)
@@ -417,8 +422,7 @@ class EventsEngine:
             at["coordinator"] = self.versions.listed(round)
         found = self.watch.evaluated(round, {me: one.figures for me, one in judged.items()}, at)
         if found is not None:
-            is_one_model = self.versions is not None and not self.versions.judges_copies
-            self._diverged(replace(found, peer=self.assembly.coordinators[0]) if is_one_model else found)
+            self._diverged(found)
         if self.enough is not None and self.enough(self.watch.history.entries[-1]):
             self._is_over = True
 
@@ -446,7 +450,13 @@ class EventsEngine:
     def _find_out_why(self) -> None:
         """The clock stands still: all are done, or nobody is left, or nobody can go on."""
         processes = self.clockwork.processes
-        if self._is_over:
+        if self._is_broken:
+            self.ended.outcome, self.ended.why = self._why_some_gave_up()
+            return
+        if self._is_over or self._is_cut_short:
+            return
+        if self._ended_by:
+            self.ended.outcome, self.ended.why = "interrupted", f"{self._ended_by} has left, and the others with it"
             return
         if self._gave_up and self._rounds() != self.assembly.experiment.rounds:
             self.ended.outcome, self.ended.why = self._why_some_gave_up()
@@ -456,6 +466,14 @@ class EventsEngine:
             self.ended.outcome, self.ended.why = "failed", f"nobody goes on any more: {'; '.join(waiting[:4])}"
         elif not self.clockwork.states["done"]:
             self.ended.outcome, self.ended.why = "failed", "nobody is left to go on: all were killed, stopped or left"
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether the run as a whole cannot go on: a ring of which a member could not, or without any coordinator or
+        worker that could."""
+        gave_up, peers = self._gave_up.keys(), range(len(self.assembly.names))
+        is_ring = self.assembly.experiment.is_ring
+        return bool(gave_up) and (is_ring or bool(gave_up & set(self._coordinators)) or gave_up >= set(peers))
 
     def _why_some_gave_up(self) -> tuple[Literal["failed", "alone"], str]:
         """The first who could not go on says why."""
@@ -524,6 +542,8 @@ class EventsEngine:
         ended.gradients = self.learners.gradients
         there = {me for me, process in enumerate(processes) if process.state in ("up", "done")}
         away = set(range(len(processes))) - there - self._gave_up.keys()  # who could not go on is not lost
+        if self._ended_by:  # nor are those who have left together
+            away = {me for me in away if self.clockwork.processes[me].core.phase != "done"}
         ended.lost = [names[me] for me in sorted(away)]
         peers = range(len(self.assembly.names))
         ended.params = [None if me in away else self.learners[me].params().numpy() for me in peers]

@@ -4,7 +4,6 @@ There are no messages and no time. It is the fast way to see what an algorithm d
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -109,7 +108,4 @@ def _evaluate(
         ]
     rows = params.cpu().numpy()
     figures = {i: Figures(peer_score(evaluation), rows[i]) for i, evaluation in enumerate(evaluations)}
-    found = watch.evaluated(round, figures, at)
-    if found is not None and isinstance(peers, Served) and peers.is_one_model:
-        return replace(found, peer=watch.assembly.coordinators[0])
-    return found
+    return watch.evaluated(round, figures, at)

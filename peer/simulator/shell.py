@@ -33,7 +33,9 @@ class Core(Protocol):
     me: PeerId
     neighbours: set[PeerId]
     short_rounds: int
-    deadline_s: float
+
+    @property
+    def deadline_s(self) -> float: ...
 
     @property
     def round(self) -> int: ...
