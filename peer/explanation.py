@@ -17,6 +17,7 @@ from peer.experiment import Experiment
 from peer.experiment.choices import ORDERS
 from peer.learner import wire_forms
 from peer.record import Row, finite
+from peer.require import parse_stop
 from peer.task.layout import Layout
 from peer.task.local import PlainTrainer
 from peer.task.task import Task
@@ -56,6 +57,7 @@ class Explanation:
 
 def explain(experiment: Experiment, *, matrix: bool = False) -> Explanation:
     """Describe an experiment. Raises ConfigError for what cannot work."""
+    parse_stop(experiment.stop_when)
     assembly = assemble(experiment)
     ground = replace(assembly.ground, schedule=topology.Remembered(assembly.ground.schedule))
     assembly = replace(assembly, ground=ground)

@@ -338,10 +338,41 @@ def make_run_folder(experiment: Experiment, out: Path | None) -> RunFolder:
         raise ConfigError("", f"{where}: cannot be written: {error.strerror or error}") from error
 
 
-def resume_run_folder(path: Path, experiment: Experiment) -> RunFolder:
-    """Go on in the folder of an earlier run. Raises ConfigError where there is none, or it cannot be written."""
+def check_is_run(path: Path) -> None:
+    """Raise ConfigError where this is not the folder of a run."""
     if not (path / "experiment.toml").is_file():
         raise ConfigError("--resume", f"{path} is not the folder of a run: it has no experiment.toml")
+
+
+def outcome_of(path: Path) -> str | None:
+    """Return how the run in this folder ended; None where it has not, or left no summary that can be read."""
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary.get("outcome") if isinstance(summary, dict) else None
+
+
+def spent_until_now(path: Path, name: str) -> tuple[float, int]:
+    """Return the seconds and the bytes of payload that a peer's last line in metrics.jsonl of this run has."""
+    last = {"seconds": 0.0, "payload_bytes_sent": 0}
+    try:
+        lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0, 0
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # a line that was being written when the process ended
+            continue
+        if isinstance(row, dict) and row.get("peer") == name:
+            last = row
+    return float(last["seconds"]), int(last["payload_bytes_sent"] or 0)
+
+
+def resume_run_folder(path: Path, experiment: Experiment) -> RunFolder:
+    """Go on in the folder of an earlier run. Raises ConfigError where there is none, or it cannot be written."""
+    check_is_run(path)
     try:
         return RunFolder(path, experiment, goes_on=True)
     except OSError as error:

@@ -22,6 +22,9 @@ from peer.ways import Listener
 
 SHOWN_PEERS = 24
 SAY_EVERY_S = 5.0
+
+WAIT_S = 1.0
+"""A shorter wait is not worth a word."""
 SHOWN_MEMORY_BYTES = 100_000_000
 """Less than so much is not worth a word."""
 
@@ -104,10 +107,11 @@ class Screen:
 
     def _progress(self, progress: Progress, assembly: Assembly) -> None:
         now_s = monotonic()
-        if progress.waits_for and now_s - self._said_s >= SAY_EVERY_S:
+        waits_for = [(peer, waited_s) for peer, waited_s in progress.waits_for if waited_s >= WAIT_S]
+        if waits_for and now_s - self._said_s >= SAY_EVERY_S:
             self._said_s = now_s
-            names = ", ".join(assembly.nodes[peer] for peer, _ in progress.waits_for)
-            since = datetime.now() - timedelta(seconds=max(s for _, s in progress.waits_for))
+            names = ", ".join(assembly.nodes[peer] for peer, _ in waits_for)
+            since = datetime.now() - timedelta(seconds=max(waited_s for _, waited_s in waits_for))
             until = ""
             if progress.phase == "waiting":
                 until = f", until {since + timedelta(seconds=self.experiment.transport.join_s):%H:%M:%S}"
@@ -172,7 +176,7 @@ def _waits(peers: Sequence[PeerView]) -> list[str]:
     return lines[:SHOWN_PEERS]
 
 
-def _waits_of(peer: PeerView, peers: Sequence[PeerView], at_least_s: float = 1.0) -> str:
+def _waits_of(peer: PeerView, peers: Sequence[PeerView], at_least_s: float = WAIT_S) -> str:
     waits = [(peers[i].name, s) for i, s in peer.progress.get("waits_for", ()) if s >= at_least_s]
     return _waits_text(waits)
 

@@ -79,7 +79,7 @@ weights = "auto"                # auto | metropolis | uniform (1/(degree+1)) | l
 allow_disconnected = false      # true: train although some peers can never hear of each other
 
 [algorithm]                     # what peers do with what they hear
-name = "dpsgd"                  # dpsgd | gradient_tracking | d2 | push_sum (directed graphs) | diloco
+# name = "dpsgd"                # dpsgd (the default) | gradient_tracking | d2 | push_sum (directed graphs) | diloco
                                 # | adpsgd (pairs average, and nobody waits)
                                 # | local (no gossip) | exact (the mean of all, whatever the topology)
                                 # | "package.module:factory"

@@ -26,7 +26,16 @@ from peer.experiment.wording import shown
 from peer.explanation import warnings_of
 from peer.model_file import save_model
 from peer.prediction import expected, measured_wires
-from peer.record import Ended, Row, RunFolder, make_run_folder, resume_run_folder, summarise
+from peer.record import (
+    Ended,
+    Row,
+    RunFolder,
+    check_is_run,
+    make_run_folder,
+    outcome_of,
+    resume_run_folder,
+    summarise,
+)
 from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
@@ -110,7 +119,10 @@ def simulate(experiment: Experiment, engine: Engine, options: Options) -> Result
     torch.set_num_threads(experiment.task.threads)  # part of the promise that daemons compute the same bits
     try:
         if engine == "rounds" and not _is_in_step(experiment):
-            raise ConfigError("--engine", "rounds has all peers in step, and here not all wait; choose events")
+            raise ConfigError(
+                "--engine",
+                "rounds takes all peers from round to round together, and here not all are waited for; choose events",
+            )
         stop_when = parse_stop(experiment.stop_when)
         enough = None if stop_when is None else stop_when.is_met
         assembly = assemble(experiment)
@@ -185,11 +197,19 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
     return _close(experiment, ended, began_s, folder)
 
 
-def _check_same(experiment: Experiment, run: Path) -> None:
-    """Refuse to do the run of another experiment again. Raises ConfigError."""
+def _check_same(experiment: Experiment, run: Path, option: str = "--replay") -> None:
+    """Refuse to do the run of another experiment again, or to go on with it. Raises ConfigError."""
     differences = differing_keys(experiment.fingerprint(), load(run / "experiment.toml").fingerprint())
     if differences:
-        raise ConfigError("--replay", f"{run} is the run of another experiment: {'; '.join(differences[:4])}")
+        raise ConfigError(option, f"{run} is the run of another experiment: {'; '.join(differences[:4])}")
+
+
+def _check_unfinished(experiment: Experiment, run: Path) -> None:
+    """Refuse to go on with what is no run, another experiment's, or has come to its end. Raises ConfigError."""
+    check_is_run(run)
+    _check_same(experiment, run, "--resume")
+    if outcome_of(run) == "finished":
+        raise ConfigError("--resume", f"{run} has come to its end; there is nothing to go on with")
 
 
 def _of_the_run(experiment: Experiment, run: Path) -> tuple[Assembly, Task]:
@@ -246,6 +266,8 @@ def start_one(experiment: Experiment, name: str, options: Options) -> Result:
     if options.resume is not None and not any(me in assembly.coordinator_ids for me in mine):
         raise ConfigError("--resume", f"{name} is no coordinator; nobody else saves itself on the way yet")
     check_engine(assembly)
+    if options.resume is not None:
+        _check_unfinished(experiment, options.resume)
     task = prepare_task(assembly, only=mine[0])
     seats: list[Seat] = []
     try:

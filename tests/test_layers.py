@@ -66,7 +66,7 @@ MAP: dict[str, Room] = {
     "peer.checkpoint": Room("torch safetensors peer.errors"),
     "peer.explanation": Room(
         "torch networkx topology peer.algorithms peer.assembly peer.errors peer.experiment peer.learner peer.record "
-        "peer.task"
+        "peer.require peer.task"
     ),
     "peer.prediction": Room(
         "torch topology peer.assembly peer.errors peer.experiment peer.explanation peer.learner peer.record peer.task"

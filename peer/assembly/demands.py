@@ -7,6 +7,7 @@ from scipy.sparse import csr_array
 import topology
 from peer.algorithms.algorithm import Algorithm
 from peer.algorithms.d2 import LAMBDA_MIN
+from peer.algorithms.easgd import alpha_limit
 from peer.assembly.choice import mixes_without_topology
 from peer.assembly.ground import Ground
 from peer.errors import ConfigError, TrainingError
@@ -51,7 +52,7 @@ def check_round(experiment: Experiment, algorithm: Algorithm, matrix: csr_array,
 def limit_warnings(experiment: Experiment, ground: Ground) -> list[str]:
     """Return what works, but not as one might think."""
     if experiment.coordinator.mode != "none":
-        return []
+        return _elastic_warnings(experiment, len(ground.names))
     warnings = []
     if experiment.algorithm.name == "dpsgd" and "row" in _kinds(experiment, ground):
         warnings.append(
@@ -62,6 +63,15 @@ def limit_warnings(experiment: Experiment, ground: Ground) -> list[str]:
     if unstable is not None:
         warnings.append(f"{unstable.why}; it runs since algorithm.allow_unstable = true")
     return warnings
+
+
+def _elastic_warnings(experiment: Experiment, peers: int) -> list[str]:
+    """Warn of a pull that is too strong at any learning rate; one that is small enough may be, too, at a large one."""
+    alpha, at_once = experiment.algorithm.alpha, peers if experiment.coordinator.mode == "sync" else 1
+    limit = alpha_limit(0.0, workers=at_once)
+    if not experiment.is_elastic or alpha is None or alpha < limit:
+        return []
+    return [f"algorithm.alpha = {alpha:g} is not below {limit:.4g}: centre and peers will swing, at any learning rate"]
 
 
 def stochasticities(ground: Ground) -> set[topology.Stochasticity]:

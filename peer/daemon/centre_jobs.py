@@ -157,4 +157,4 @@ class CentreJobs:
             raise ConfigError("", f"{self.store.folder}: {error}") from error
         settled: dict[PeerId, int] = {int(peer): int(number) for peer, number in saved.facts["settled"].items()}
         damaged = f"checkpoints that are damaged were passed over: {', '.join(saved.damaged)}" if saved.damaged else ""
-        return Present(self.given(), saved.number, settled, int(saved.facts["turn"])), damaged
+        return Present(self.given(), saved.number, settled, int(saved.facts.get("turn", 0))), damaged

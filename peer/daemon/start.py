@@ -18,7 +18,16 @@ from peer.experiment import PeerEntry
 from peer.history import peer_score
 from peer.model_file import save_model
 from peer.protocol.messages import PeerId
-from peer.record import Divergence, Ended, Row, finite, history_entry, metric_row, round_seconds
+from peer.record import (
+    Divergence,
+    Ended,
+    Row,
+    finite,
+    history_entry,
+    metric_row,
+    round_seconds,
+    spent_until_now,
+)
 from peer.require import parse_stop
 from peer.task.task import Task
 
@@ -47,8 +56,10 @@ class _OwnReporter:
         stop: Callable[[], bool],
         *,
         is_coordinator: bool = False,
+        spent: tuple[float, int] = (0.0, 0),
     ) -> None:
         self.is_coordinator = is_coordinator
+        self._spent_s, self.spent_bytes = spent  # by an earlier process, with whose run this one goes on
         self.assembly = assembly
         self.name = name
         self.observers = observers
@@ -72,8 +83,9 @@ class _OwnReporter:
         every = self.assembly.experiment.record.params == "every"
         params: list[np.ndarray] | None = [judged.params.numpy()] if every else None
         entry = history_entry(judged.round, scores, None, params)
-        entry["seconds"] = round_seconds(monotonic() - self._began_s)
-        entry["payload_bytes_sent"] = figures.payload_bytes
+        seconds, payload_bytes = self._spent_s + monotonic() - self._began_s, self.spent_bytes + figures.payload_bytes
+        entry["seconds"] = round_seconds(seconds)
+        entry["payload_bytes_sent"] = payload_bytes
         if every and self.is_coordinator:
             entry["coordinator"] = entry.pop("params")[0]
         del entry["consensus_distance"]  # which no single peer can know
@@ -81,8 +93,7 @@ class _OwnReporter:
         self.history.append(entry)
         self.has_ended |= self._stop_when is not None and self._stop_when.is_met(entry)
         self.observers.entry(entry)
-        seconds = monotonic() - self._began_s
-        self.observers.metric(metric_row(self.name, judged.round, scores[0], seconds, figures.payload_bytes))
+        self.observers.metric(metric_row(self.name, judged.round, scores[0], seconds, payload_bytes))
 
     def alert(self, text: str, peer: PeerId | None) -> None:
         self.observers.alert(text if peer is None else f"{self.assembly.nodes[peer]} {text}")
@@ -231,7 +242,8 @@ def _run_one(
     if seat.endpoint is not None:
         observers.alert(f"listening on {seat.endpoint}")
     is_coordinator = seat.me in assembly.coordinator_ids
-    reporter = _OwnReporter(assembly, name, observers, stop, is_coordinator=is_coordinator)
+    spent = (0.0, 0) if run_folder is None else spent_until_now(run_folder, name)
+    reporter = _OwnReporter(assembly, name, observers, stop, is_coordinator=is_coordinator, spent=spent)
     end = seat.run(reporter, lambda entry: observers.event("did", peer=name, **entry))
     if reporter.has_ended and end.outcome == "interrupted":
         end.outcome = "alone" if end.is_alone else "finished"
@@ -244,7 +256,7 @@ def _run_one(
 def _ended(assembly: Assembly, me: PeerId, reporter: _OwnReporter, end: NodeEnd, params: np.ndarray) -> Ended:
     ended = Ended("daemons", end.step, 1, end.outcome, end.rounds, end.rounds_seconds)
     ended.history = reporter.history
-    ended.payload_bytes_sent = end.payload_bytes
+    ended.payload_bytes_sent = reporter.spent_bytes + end.payload_bytes
     ended.wire_bytes_sent = None if uses_distributed(assembly) else end.wire_bytes
     ended.short_rounds = end.short_rounds
     ended.lost = [assembly.nodes[peer] for peer in sorted(end.lost)]

@@ -179,10 +179,16 @@ class Worker:
         given = [self._given[peer] for peer in self.coordinators]
         is_answer = all(message.heard >= self.round for message in given if self._is_last(message))
         self.round = max(self.round, *(message.heard for message in given))
+        fallen = [
+            Alert(f"goes on from version {message.version}; what had come of it up to version {before} is lost", peer)
+            for (peer, before), message in zip(self.versions.items(), given, strict=True)
+            if message.version < before
+        ]
         self.versions = {peer: self._given[peer].version for peer in self.coordinators}
         self._unanswered.clear()
         self._given = {peer: message for peer, message in self._given.items() if self._is_last(message)}
-        return [Adopt(self.round, tuple(message.payload for message in given), self.version, is_answer)]
+        payloads = tuple(message.payload for message in given)
+        return [*fallen, Adopt(self.round, payloads, self.version, is_answer)]
 
     def _adopted(self) -> list[Effect]:
         if 0 < self.rounds <= min(self.versions.values()):
