@@ -12,7 +12,7 @@ variance must stay one.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from math import fsum, inf, isfinite
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from peer.protocol.messages import PeerId
 
 KEPT_BYTES = 256 * 1024 * 1024
 """Of how many bytes of earlier versions the distance to the present one is measured; of one version in any case."""
+
+KEPT_VERSIONS = 1024
+"""And of so many versions at most."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Pushed:
 class Update:
     """One push that was applied: of whom, how many versions it was behind, and how far the parameters had gone since.
 
-    `distance` is None where that version is not kept any more.
+    `distance` is None where that version is not kept any more, and where it is not finite.
     """
 
     sender: PeerId
@@ -63,7 +66,8 @@ class Centre:
 
     `start` are its parameters before the first version, (m,), of which the first `trainable` are parameters and the
     rest statistics. `factor(version)` multiplies the optimiser's learning rate. `is_elastic`: workers push parameters,
-    and each pulls the centre towards it, statistics and all.
+    and each pulls the centre towards it, statistics and all. `workers` is how many there are; `measures`: how far the
+    parameters have gone since a push was made from them is wanted.
     """
 
     optimiser: Optimiser
@@ -72,9 +76,12 @@ class Centre:
     staleness: Staleness = "constant"
     factor: Callable[[int], float] = lambda _: 1.0
     is_elastic: bool = False
+    workers: int = 1
+    measures: bool = True
     state: State = field(init=False)
     statistics: Tensor = field(init=False)
     _earlier: dict[int, Tensor] = field(default_factory=dict)  # parameters by version, for distances
+    _refused: set[PeerId] = field(default_factory=set)  # whose pushes were not finite since one was
     _norm_at_start: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,15 +109,18 @@ class Centre:
             self._step(version, *sums)
         self._keep(version, now)
         there = {id(push) for push in kept}
-        return Outcome(updates, tuple(push.sender for push in pushes if id(push) not in there))
+        rejected = tuple(push.sender for push in pushes if id(push) not in there)
+        self._refused = set() if kept else self._refused | set(rejected)
+        return Outcome(updates, rejected)
 
     def norm(self) -> float:
         """Return the Euclidean norm of the parameters, in float64."""
         return float(torch.linalg.vector_norm(self.params(), dtype=torch.float64))
 
     def has_diverged(self) -> bool:
-        """Say whether the parameters are not finite or have grown beyond all bounds."""
-        return vector_has_diverged(self.params(), self._norm_at_start)
+        """Say whether the parameters are not finite or have grown beyond all bounds, or nobody makes anything of them
+        that is finite."""
+        return len(self._refused) >= self.workers or vector_has_diverged(self.params(), self._norm_at_start)
 
     # ---- Saved and begun again
 
@@ -166,11 +176,14 @@ class Centre:
         if not staleness:
             return 0.0
         earlier = self._earlier.get(version - staleness)
-        return None if earlier is None else float(staleness_distance(now, earlier))
+        distance = inf if earlier is None else float(staleness_distance(now, earlier))
+        return distance if isfinite(distance) else None
 
     def _keep(self, version: int, now: Tensor) -> None:
+        if not self.measures:
+            return
         self._earlier[version] = now
-        most = max(1, KEPT_BYTES // max(1, now.numel() * now.element_size()))
+        most = min(KEPT_VERSIONS, max(1, KEPT_BYTES // max(1, now.numel() * now.element_size())))
         while len(self._earlier) > most:
             del self._earlier[min(self._earlier)]
 

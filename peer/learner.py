@@ -88,6 +88,7 @@ class Learner:
         self._round = 0
         self._state = algorithm.init(start)
         self._memory = trainer.memory()
+        self._kept_before = self._memory.buffers
         self._norm_at_start = self.norm()
         self._loss_at_start: float | None = None
         self._heard: HeardMessages | None = None
@@ -105,6 +106,7 @@ class Learner:
 
     def begin(self, round: int) -> None:
         """Take note of where the local steps of a round start: at the state as it is now."""
+        self._kept_before = self._memory.buffers
         self._begun = round, self.algorithm.at(self._state)
 
     def practise(self, stop: Callable[[], bool] = never) -> None:
@@ -174,6 +176,12 @@ class Learner:
         self._state = beside.adopted(self._state, given)
         self.lr_round = version
         self.settle()
+
+    def void(self) -> None:
+        """The last local steps were never said: it is as if they had not been, but for the momentum."""
+        self.drop_unfinished()
+        self._begun = self._learned = None
+        self._memory.buffers = self._kept_before
 
     def forget(self, peer: PeerId) -> None:
         """Count anew what is given to a neighbour and taken from it."""

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import nan
 
 import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Message
+from peer.algorithms.combine import is_finite
 from peer.algorithms.compress import Codec, SparseRows
 from peer.errors import WireError
 
@@ -34,8 +36,11 @@ class Parcels:
     def push(self, u: Tensor) -> tuple[Message, ...]:
         """Cut what a worker pushes, (d,), into what each coordinator gets.
 
-        Where its parts vary in length, "counts" says how long each of the others is, in the order of their names.
+        What is not finite in one part is not in the others either: all coordinators refuse it, or none does. Where its
+        parts vary in length, "counts" says how long each of the others is, in the order of their names.
         """
+        if len(self.spans) > 1 and not is_finite({"u": u}):
+            u = torch.full_like(u, nan)
         parts = [codec.encode({"u": u[a:b]}) for (a, b), codec in zip(self.spans, self.pushed, strict=True)]
         return tuple(_counted(part) if self.is_ragged(server) else part for server, part in enumerate(parts))
 

@@ -40,8 +40,10 @@ from peer.require import parse_stop
 from peer.simulator import rounds
 from peer.simulator.events import EventsEngine
 from peer.simulator.footprint import available_bytes, memory_bytes
+from peer.simulator.noted_versions import versions_of
 from peer.simulator.replay import notes_of
-from peer.simulator.replay import replay as again
+from peer.simulator.replay import replay as replay_mixes
+from peer.simulator.replay_versions import replay_versions
 from peer.simulator.watching import Pace, Watch
 from peer.task.layout import Layout
 from peer.task.task import Task
@@ -178,7 +180,11 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
     try:
         _check_same(experiment, run)
         assembly, task = _of_the_run(experiment, run)
-        notes_of(run, assembly.names)
+        is_gossip = experiment.coordinator.mode == "none"
+        if is_gossip:
+            notes_of(run, assembly.names)
+        else:
+            versions_of(run, assembly)
         folder = _open(options, experiment, assembly, task)
         watch = Watch(
             assembly,
@@ -186,13 +192,14 @@ def replay(experiment: Experiment, run: Path, options: Options) -> Result:
             on_metric=folder.metric if folder else lambda _: None,
             on_model=_saver(folder, len(assembly.names)),
         )
+        again = replay_mixes if is_gossip else replay_versions
         ended, compared = again(assembly, task, run, watch, options.stop)
     finally:
         torch.set_num_threads(threads)
     if not compared:
         options.listener.note(f"{run} has no peers/*/model.safetensors: there is nothing to compare with")
     elif ended.outcome == "finished":
-        of_all = "" if len(compared) == len(assembly.names) else f" of {', '.join(compared)}"
+        of_all = "" if set(assembly.names) <= set(compared) else f" of {', '.join(compared)}"
         options.listener.note(f"the parameters{of_all} are those of {run}, bit for bit")
     return _close(experiment, ended, began_s, folder)
 

@@ -228,6 +228,9 @@ class Bed:
     def alert(self, me: PeerId, alert: Alert) -> None:
         pass
 
+    def save(self, me: PeerId) -> None:
+        pass
+
     def advanced(self, me: PeerId, round: int) -> None:
         self.troubles.advanced(me, round)
 

@@ -24,8 +24,8 @@ class Room(NamedTuple):
 # What a run is made of, whichever way it runs.
 BELOW = (
     "torch numpy scipy networkx topology peer.algorithms peer.assembly peer.centre peer.divergence peer.entries "
-    "peer.errors peer.experiment peer.history peer.learner peer.parcels peer.pieces peer.protocol peer.record peer.seeds "
-    "peer.task peer.verdict"
+    "peer.errors peer.experiment peer.history peer.learner peer.parcels peer.pieces peer.protocol peer.record "
+    "peer.seeds peer.task peer.verdict"
 )
 
 # The longest name that a module's own name begins with is its room. "peer.protocol" stands for all below it.

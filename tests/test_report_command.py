@@ -18,10 +18,9 @@ from peer.assembly.ground import ground_of
 from peer.experiment import from_dict
 from peer.report import pictures
 from peer.report.curves import Line, draw_lines
-from peer.report.labels import labels_of
 from peer.report.look import LIGHT, plain
 from peer.report.network import coordinators_of, network_of
-from peer.report.runs import Recorded, read_run
+from peer.report.runs import read_run
 from peer.report.staleness import draw_staleness
 from peer.report.unfinished import from_metrics
 from peer.scripting import simulate, up
@@ -183,23 +182,10 @@ def test_the_page_has_the_figures_of_the_summary(words: Report, runs: Path) -> N
 
 def test_names_that_are_alike_are_told_apart_by_what_differs(words: Report, runs: Path) -> None:
     page = words("runs/line", "runs/fast", "--out", "both")
-    assert page.rows[0][1:] == ["line (task.lr = 0.02)", "line (task.lr = 0.03)"]
+    assert page.rows[0][1:] == ["lr 0.02", "lr 0.03"]
     assert page.row("task.lr") == ["0.02", "0.03"]
     assert "task.dtype" not in page.text
-    assert "2 runs compared" in page.text
-
-
-def test_runs_of_one_experiment_are_told_apart_by_engine_or_folder(runs: Path) -> None:
-    shutil.copytree(runs / "line", runs / "again")
-    names = ("line", "daemons", "rounds", "again")
-    labels = labels_of([read_run(runs / name) for name in names])
-    assert labels == ["line (events, line)", "line (daemons)", "line (rounds)", "line (events, again)"]
-
-
-def test_no_two_labels_are_alike(runs: Path) -> None:
-    one = read_run(runs / "line")
-    twin = Recorded(Path("elsewhere") / "line", one.experiment, one.summary)
-    assert labels_of([one, twin]) == ["line #1", "line #2"]
+    assert "line: 2 runs compared" in page.text
 
 
 def test_many_runs_are_rows(words: Report, runs: Path) -> None:
@@ -217,7 +203,7 @@ def test_a_run_that_diverged_is_shown_as_such(words: Report, runs: Path) -> None
 def test_a_run_that_was_interrupted_is_shown_as_such(words: Report, runs: Path) -> None:
     change(runs / "line", outcome="interrupted")
     assert (
-        '<span class="badge so-so">interrupted</span> line (task.lr = 0.02)'
+        '<span class="badge so-so">interrupted</span> lr 0.02'
         in words("runs/line", "runs/fast", "--out", "both").source
     )
 
@@ -244,7 +230,7 @@ def test_runs_that_know_no_time_are_named(words: Report, runs: Path) -> None:
 
 def test_seconds_of_two_kinds_are_told_apart(words: Report, runs: Path) -> None:
     page = words("runs/line", "runs/daemons", "--out", "both")
-    assert "Real seconds, where those of the others are simulated: line (daemons)." in page.text
+    assert "Real seconds, where those of the others are simulated: daemons." in page.text
 
 
 def test_of_one_daemon_the_distance_to_its_neighbours_is_drawn(words: Report, runs: Path) -> None:
@@ -253,7 +239,8 @@ def test_of_one_daemon_the_distance_to_its_neighbours_is_drawn(words: Report, ru
         entry["neighbour_distance"] = entry.pop("consensus_distance")
     (runs / "line" / "summary.json").write_text(json.dumps(summary))
     page = words("runs/line")
-    assert "One daemon's, to the neighbours that it heard last: line." in page.text
+    assert "one daemon's parameters from those of the neighbours that it heard last." in page.text
+    assert "Distance to neighbours against rounds" in page.text
     assert page.row("neighbour distance") == [f"{summary['neighbour_distance']:.4g}"]
 
 
@@ -281,7 +268,105 @@ def test_text_from_files_is_text_on_the_page(words: Report, runs: Path) -> None:
     assert "<img src=x" not in page.source
 
 
+def test_what_is_the_same_in_all_runs_takes_no_column(words: Report, runs: Path) -> None:
+    page = words("runs/line", "runs/fast", "--out", "both")
+    assert "The same in all: outcome finished; peers 4; rounds 12; gradients 48; engine events." in page.text
+    assert not {"outcome", "peers", "rounds", "gradients", "engine"} & {cells[0] for cells in page.rows}
+    assert {"accuracy", "loss"} & {cells[0] for cells in page.rows} == {"loss"}
+
+
+def test_titles_stand_above_pictures_and_what_is_not_drawn_has_no_card(words: Report, runs: Path) -> None:
+    history = json.loads((runs / "line" / "summary.json").read_text())["history"]
+    change(runs / "line", history=[entry | {"consensus_distance": 0.0} for entry in history])
+    page = words("runs/line")
+    assert "<figure><h3>Loss against rounds</h3><picture>" in page.source
+    assert page.tags.count("figure") == page.tags.count("img") == 4
+    assert page.text.count("Consensus distance against rounds") == 1
+
+
+# ---- Beside a coordinator, and of one daemon
+
+
+def with_mode(run: Path, mode: str, **tables: Any) -> None:
+    """Have a run be one with a coordinator, as far as its experiment says."""
+    (run / "experiment.toml").write_text(from_dict({**LINE, **tables, "coordinator": {"mode": mode}}).to_toml())
+
+
+def test_one_model_has_no_distance(words: Report, runs: Path) -> None:
+    with_mode(runs / "line", "sync")
+    page = words("runs/line", "runs/fast", "--out", "both")
+    assert page.row("consensus distance")[0] == "one modelthe coordinator's"
+    assert "One model, the coordinator's, and so no distance: sync." in page.text
+
+
+def test_the_centre_of_easgd_is_not_the_model_of_the_peers(words: Report, runs: Path) -> None:
+    with_mode(runs / "line", "sync", algorithm={"name": "easgd"})
+    assert "one model" not in words("runs/line").text
+
+
+def test_rounds_of_different_work_are_told_apart(words: Report, runs: Path) -> None:
+    with_mode(runs / "line", "async")
+    page = words("runs/line", "runs/fast", "--out", "both")
+    assert "not the same work everywhere. Of async it is one push. Of ring gossip it is that of all peers." in page.text
+
+
+def test_rounds_of_the_same_work_need_no_words(words: Report, runs: Path) -> None:
+    with_mode(runs / "line", "sync")
+    assert "same work" not in words("runs/line", "runs/fast", "--out", "both").text
+
+
+def as_of_one_daemon(run: Path) -> None:
+    """Make a summary what one daemon of four would have written."""
+    summary = json.loads((run / "summary.json").read_text()) | {"engine": "daemons", "peers": 1}
+    for entry in [summary, *summary["history"]]:
+        entry["neighbour_distance"] = entry.pop("consensus_distance")
+    (run / "summary.json").write_text(json.dumps(summary))
+
+
+def test_of_one_daemon_the_bytes_are_its_own(words: Report, runs: Path) -> None:
+    as_of_one_daemon(runs / "daemons")
+    page = words("runs/daemons")
+    assert page.row("peers") == ["4"]
+    assert page.row("payload sent")[0].endswith("by this daemon")
+    assert "What one daemon has sent, not all of them." in page.text
+    assert "one daemon's own report" in page.text
+
+
+def test_bytes_of_one_daemon_beside_those_of_all_are_named(words: Report, runs: Path) -> None:
+    as_of_one_daemon(runs / "daemons")
+    page = words("runs/line", "runs/daemons", "--out", "both")
+    assert "Of one daemon alone, where those of the others are of all peers: daemons." in page.text
+
+
 # ---- Prediction, and staleness
+
+
+@pytest.mark.parametrize(
+    ("tables", "how", "kind"),
+    [
+        ({"coordinator": {"mode": "async"}, "rounds": 16}, ["simulate", "--engine", "events"], "simulated"),
+        ({"coordinator": {"mode": "sync"}, "record": {"params": "final"}}, ["up"], "real"),
+        ({}, ["simulate", "--engine", "events"], "simulated"),
+    ],
+)
+def test_a_run_with_its_own_prediction_is_reported(
+    command: Command, words: Report, here: Path, tables: dict[str, Any], how: list[str], kind: str
+) -> None:
+    (here / "exp.toml").write_text(from_dict({**DIGITS, **tables}).to_toml())
+    way, *options = how
+    assert command(way, "exp.toml", *options, "--predict", "--out", "run", "--quiet").code == 0
+    summary = json.loads(Path("run/summary.json").read_text())
+    predicted, took_s = summary["prediction"], summary["simulated_seconds" if kind == "simulated" else "rounds_seconds"]
+    measured = took_s / summary["rounds"]
+    page = words("run")
+    row = next(cells for cells in page.rows if predicted["bottleneck"] in cells)
+    assert row[1:4] == [
+        f"{predicted['seconds_per_round']:.4g}",
+        f"{measured:.4g}{kind}",
+        f"{measured / predicted['seconds_per_round']:.3f}",
+    ]
+    assert "Predictions leave out faults, evaluations, start-up" in page.text
+    assert Path("run/report/staleness.png").exists() == ("staleness" in summary)
 
 
 def test_a_prediction_stands_beside_what_was_measured(words: Report, runs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -47,7 +48,7 @@ def piece_bytes(phase: str, step: int, piece: int) -> int:
     return PIECE_BYTES.get((phase, step, piece), 0)
 
 
-SIZES = Sizes(DATA_BYTES, MODEL_BYTES, PUSH_BYTES, GIVEN_BYTES, piece_bytes)
+SIZES = Sizes(DATA_BYTES, MODEL_BYTES, PUSH_BYTES, GIVEN_BYTES, piece_bytes, is_ragged=True)
 DATA, MODEL, PROPOSE, ACCEPT, PUSH, GLOBAL, PIECE = map(
     PAYLOADS.index, (Data, Model, Propose, Accept, Push, Global, Piece)
 )
@@ -297,6 +298,14 @@ def test_a_push_takes_the_bytes_that_it_says_up_to_the_bound(size: int) -> None:
     assert len(incoming._buffer) == (0 if size == 1 else size)
 
 
+@pytest.mark.parametrize("size", [0, 1, 8, 10, 2**40])
+def test_a_push_that_is_not_sparse_has_the_one_size_of_the_layout(size: int) -> None:
+    incoming = Incoming(replace(SIZES, is_ragged=False))
+    with pytest.raises(WireError, match=f"a message Push of {size} bytes"):
+        incoming.take(Chunk(0, PUSH, 1, 0, size, 0), memoryview(b"1"))
+    assert incoming._buffer == b""
+
+
 @pytest.mark.parametrize("size", [0, 10, 2**40, 2**62])
 def test_a_push_beyond_the_bound_takes_nothing(size: int) -> None:
     incoming = Incoming(SIZES)
@@ -377,7 +386,7 @@ items = st.builds(
 def test_any_items_are_messages_of_their_size_or_a_wire_error(
     items: list[tuple[stream.Numbered, bytes]], model_bytes: int, push_bytes: int
 ) -> None:
-    incoming = Incoming(Sizes((11, 0, 1), model_bytes, push_bytes, 7, piece_bytes))
+    incoming = Incoming(Sizes((11, 0, 1), model_bytes, push_bytes, 7, piece_bytes, is_ragged=True))
     try:
         for header, body in items:
             match incoming.take(header, memoryview(body) if isinstance(header, Chunk) else None):

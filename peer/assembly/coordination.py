@@ -206,6 +206,8 @@ def centre_of(assembly: Assembly, task: Task, me: PeerId, device: torch.device) 
         staleness=_rule(e),
         factor=replace(schedule_of(e), lr=1.0).lr_at if pushes_gradients(e) else lambda _: 1.0,
         is_elastic=e.is_elastic,
+        workers=n,
+        measures=e.coordinator.mode != "sync",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from peer.assembly import Exchange
+from peer.centre import KEPT_VERSIONS
 from peer.daemon.centre_jobs import CentreJobs
 from peer.daemon.jobs import Done, Jobs, Judged
 from peer.daemon.reporting import Figures, NodeEnd, Outcome, Progress, Reporter
@@ -44,7 +45,7 @@ TELL_S = 0.02
 
 @dataclass
 class Account:
-    """Keeps count of what one node does, and tells it. `records_updates`: each push that a coordinator takes in, too."""
+    """Counts what one node does, and tells it. `records_updates`: each push that a coordinator takes in is told."""
 
     core: Core
     membership: Membership
@@ -52,8 +53,7 @@ class Account:
     jobs: Jobs | CentreJobs
     reporter: Reporter
     records_updates: bool
-    diverged_round: int | None = None
-    _began_s: float = 0.0
+    _began_s: float = 0.0  # the first round, or giving the first version
     _mixed_s: float = 0.0
     _trains_since_s: float = 0.0
     _evaluations_s: float = 0.0
@@ -62,6 +62,7 @@ class Account:
     _staleness: Staleness = field(default_factory=Staleness)
     _waiting_since_s: float = field(default_factory=monotonic)
     _waits_for: frozenset[PeerId] = frozenset()
+    _waits_at: tuple[int, int] = (0, 0)  # in which round
     _losses_told: set[PeerId] = field(default_factory=set)
     _survey_told: bool = False
     _round_told: tuple[int, float] = (0, 0.0)
@@ -107,6 +108,7 @@ class Account:
     def made(self, version: int, now_s: float) -> None:
         """A coordinator has a further version."""
         self._made_s[version] = now_s
+        self._made_s.pop(version - KEPT_VERSIONS, None)
 
     # ---- What it tells
 
@@ -131,9 +133,9 @@ class Account:
 
     def tell_progress(self, now_s: float) -> None:
         """Tell how far this node is and whom it waits for."""
-        waits_for = frozenset(self.core.waits_for())
-        if waits_for != self._waits_for:
-            self._waits_for, self._waiting_since_s = waits_for, now_s
+        waits_for, at = frozenset(self.core.waits_for()), (self.round, self.core.round)
+        if (waits_for, at) != (self._waits_for, self._waits_at):
+            self._waits_for, self._waits_at, self._waiting_since_s = waits_for, at, now_s
         traffic = self.links.traffic
         self.reporter.progress(
             Progress(
@@ -147,11 +149,11 @@ class Account:
             )
         )
 
-    def tell_last_figures(self) -> None:
+    def tell_last_figures(self, diverged_round: int | None) -> None:
         """A run that ends early is evaluated where it ends: here and now, as no worker is left to do it."""
         if not self.jobs.judges:
             return
-        stands_at = max(self.round, self.diverged_round or 0)
+        stands_at = max(self.round, diverged_round or 0)
         wanted = self.reporter.round_to_judge()
         if self.reporter.judges_anywhere():
             wanted = stands_at if wanted is None else wanted
@@ -160,13 +162,15 @@ class Account:
         for judged in self.jobs.evaluate(wanted).judged:
             self._tell_figures(judged)
 
-    def end(self, outcome: Outcome, failure: EarshotError | None, why: str, *, tidy: bool) -> NodeEnd:
-        """Return what the run of this node came to."""
-        if outcome in ("finished", "interrupted") and self.diverged_round is not None:
+    def end(
+        self, outcome: Outcome, diverged_round: int | None, failure: EarshotError | None, why: str, *, tidy: bool
+    ) -> NodeEnd:
+        """Return what the run of this node came to, by how it ended and by what was counted."""
+        if outcome in ("finished", "interrupted") and diverged_round is not None:
             outcome = "diverged"
         return NodeEnd(
             outcome=outcome,
-            rounds=max(self.round, self.diverged_round or 0),
+            rounds=max(self.round, diverged_round or 0),
             rounds_seconds=max(0.0, self._mixed_s - self._began_s - self._evaluations_s) if self._mixed_s else 0.0,
             short_rounds=self.core.short_rounds,
             lost=dict(self.core.lost),
@@ -174,7 +178,7 @@ class Account:
             payload_bytes=self.links.traffic.payload_bytes,
             wire_bytes=self.links.traffic.wire_bytes,
             step=self.jobs.step,
-            diverged_round=self.diverged_round,
+            diverged_round=diverged_round,
             failure=failure,
             why=why,
             tidy=tidy,
@@ -195,7 +199,7 @@ class Account:
         for update in result.updates if self.records_updates else ():
             made_s = self._made_s.get(self.core.version - update.staleness, self._began_s)
             self._staleness.add(update.staleness, now_s - made_s, update.distance)
-            self.reporter.updated(self.core.version + 1, update)
+            self.reporter.updated(self.core.version + 1, update, now_s - made_s)
 
     def _tell_survey(self) -> None:
         """Tell who was found near and who far, once it is known."""

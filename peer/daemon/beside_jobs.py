@@ -55,7 +55,7 @@ class WorkerJobs(Jobs):
         assert adopt.payload is not None
         assert adopt.version is not None
         if self._trained == adopt.round:  # the last version has come before the push: that was never said
-            self.learner.drop_unfinished()
+            self.learner.void()
         before, self.version = self.version, max(self.version, adopt.version)
         missed = [v for v in range(before + 1, adopt.version) if self.judges and self.is_due(v)]
         done = self.evaluate_as(missed) if missed else Done()

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from peer.algorithms.combine import is_finite
 from peer.centre import Centre, Outcome, Pushed
 from peer.checkpoint import load_latest, save
 from peer.daemon.jobs import Done, Judged
@@ -78,8 +79,9 @@ class CentreJobs:
         """Make the next version, and judge it where that is due."""
         version = apply.version + 1
         outcome = self._apply(apply)
-        applied = Applied(self.given(), outcome.rejected)
-        diverged_round = version if self.centre.has_diverged() else None
+        given = self.parcels.give(self.centre.given())
+        applied = Applied(pack(given), outcome.rejected)
+        diverged_round = version if self.centre.has_diverged() or not is_finite(given) else None
         done = self.evaluate(version) if self.is_due(version) else Done()
         return Done(
             applied,

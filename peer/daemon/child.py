@@ -70,8 +70,8 @@ class ParentReporter:
     def event(self, kind: str, peer: PeerId | None, reason: str) -> None:
         self._pipe.send("event", kind=kind, peer=peer, reason=reason)
 
-    def updated(self, version: int, update: Update) -> None:
-        self._pipe.send("updated", version=version, **asdict(update))
+    def updated(self, version: int, update: Update, age_s: float) -> None:
+        self._pipe.send("updated", version=version, **asdict(update), age_s=age_s)
 
     def diverged(self, round: int) -> bool:
         self._pipe.send("diverged", round=round)

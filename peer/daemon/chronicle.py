@@ -30,7 +30,8 @@ class Chronicle:
     """Makes the history's entries out of what nodes tell.
 
     `on_entry` and `on_metric` are told what is to be recorded; `on_added` each entry when it is in the history, and
-    where the run has left all bounds, if it has.
+    where the run has left all bounds, if it has. `on_late` is told which node has been judged after a round that the
+    history has gone beyond.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Chronicle:
         on_entry: Callable[[Row], None],
         on_metric: Callable[[Row], None],
         on_added: Added,
+        on_late: Callable[[PeerId, int], None],
     ) -> None:
         self._assembly = assembly
         self._roster = roster
         self._on_metric = on_metric
         self._on_added = on_added
+        self._on_late = on_late
         self._dtype = dtype_of(layout)
         every = assembly.experiment.record.params == "every"
         gossiped = assembly.shared_columns(layout)
@@ -79,7 +82,9 @@ class Chronicle:
         if fields["is_last"]:
             self._last |= judged
         elif self.is_one_model:
-            if not self._is_late(fields["round"]):
+            if self._is_late(fields["round"]):  # made again after a fall: who waits for a word has it
+                self._on_late(i, fields["round"])
+            else:
                 away = self._roster.away()
                 self._add(fields["round"], {j: one for j, one in judged.items() if j not in away})
         else:

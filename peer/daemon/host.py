@@ -68,6 +68,7 @@ class Host:
             on_entry=observers.entry,
             on_metric=observers.metric,
             on_added=self._added,
+            on_late=lambda i, round: self.roster.peers[i].pipe.send("go", round=round),
         )
         self._ending = Ending(assembly.experiment, len(assembly.names))
         self._stop_wanted = stop
@@ -137,6 +138,10 @@ class Host:
                 self._chronicle.take(i, fields, self._seconds)
             case "did":
                 self.observers.event("did", peer=peer.name, **fields["entry"])
+            case "updated":
+                sender = self.assembly.nodes[fields.pop("sender")]
+                peer.staleness.add(fields["staleness"], fields.pop("age_s"), fields["distance"])
+                self.observers.event("update", peer=sender, **fields)
             case "diverged":
                 peer.diverged_round = fields["round"]
                 self._note_divergence(Divergence(fields["round"], peer.name))
@@ -151,9 +156,6 @@ class Host:
         """Hear what a node says of others."""
         names = self.assembly.nodes
         match kind:
-            case "updated":
-                sender = names[fields.pop("sender")]
-                self.observers.event("update", peer=sender, **fields)
             case "alert":
                 text = fields["text"] if fields["peer"] is None else f"{names[fields['peer']]} {fields['text']}"
                 self.observers.alert(peer.name, text)

@@ -166,6 +166,7 @@ def take_coordinator_seat(
     `may_be_left`: workers that are gone may come back. Raises ConfigError when the address is taken, and for
     checkpoints of another run.
     """
+    task = task.apart()  # a peer may train in another thread of this process
     e, parcels, place = assembly.experiment, parcels_of(assembly, task), me - assembly.coordinator_ids.start
     centre = centre_of(assembly, task, me, device)
     zeros = torch.zeros(task.layout.size, dtype=task.layout.dtype)
@@ -180,7 +181,7 @@ def take_coordinator_seat(
     core = coordinator_of(assembly, weights_of(assembly, task), me, present, may_be_left=may_be_left)
     most = ragged_bytes(form, len(centre.start)) if parcels.is_ragged(place) else form.size_bytes
     names = {peer: assembly.nodes[peer] for peer in core.neighbours}
-    links = Links(names, greeting, dict.fromkeys(names, Sizes(push=most)), listen)
+    links = Links(names, greeting, dict.fromkeys(names, Sizes(push=most, is_ragged=parcels.is_ragged(place))), listen)
     return Seat(me, assembly, links, jobs, core, damaged)
 
 

@@ -33,8 +33,9 @@ def pack(message: Message) -> memoryview:
 
 
 def unpack(payload: bytearray | memoryview, form: Form, device: torch.device) -> Message:
-    """Return the message in these bytes, whose number is that of the form. Shares their memory on the CPU."""
-    assert len(payload) == form.size_bytes
+    """Return the message in these bytes, sharing their memory on the CPU. Raises WireError for other sizes."""
+    if len(payload) != form.size_bytes:
+        raise WireError(f"{len(payload)} bytes instead of {form.size_bytes}")
     message, offset = {}, 0
     for name, shape, dtype in form.fields:
         count = torch.Size(shape).numel()

@@ -69,6 +69,7 @@ class Processes:
         open_here = [other.pipe for other in self._roster.peers if other.pipe.is_open]
         view = self._start_one({i: peer.endpoint}, open_here)[i]
         view.restarts, view.score, view.earlier = peer.restarts + 1, peer.score, peer.earlier
+        view.staleness = peer.staleness
         view.earlier.update({name: peer.last_figures.get(name, 0) for name in COUNTS})
         view.progress = {**peer.progress, **dict.fromkeys(COUNTS, 0)}
         self._roster.peers[i] = view

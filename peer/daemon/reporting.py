@@ -70,8 +70,8 @@ class Reporter(Protocol):
 
     def event(self, kind: EventKind, peer: PeerId | None, reason: str) -> None: ...
 
-    def updated(self, version: int, update: Update) -> None:
-        """A coordinator has taken in what a worker pushed, for its next version, `version`."""
+    def updated(self, version: int, update: Update, age_s: float) -> None:
+        """A coordinator has taken in, for its next version, what a worker made of one that was so old."""
         ...
 
     def diverged(self, round: int) -> bool:

@@ -23,8 +23,9 @@ def ended(roster: Roster, dtype: np.dtype[Any]) -> Ended:
     found.payload_bytes_sent = _count(peers, "payload_bytes")
     found.wire_bytes_sent = None if uses_distributed(assembly) else _count(peers, "wire_bytes")  # which does not tell
     found.gradients = sum(peer.last_figures["gradients"] for peer in peers if peer.last_figures)
-    for end in ends:
-        found.staleness.include(Staleness(**end.get("staleness", {})))
+    for peer in peers:  # a coordinator's of all its lives
+        told = Staleness(**(peer.end or {}).get("staleness", {}))
+        found.staleness.include(peer.staleness if peer.staleness.count else told)
     found.short_rounds = sum(end.get("short_rounds", 0) for end in ends)
     found.lost = [peer.name for i, peer in enumerate(peers) if i in away]
     params = [_params(peer, dtype) for peer in peers]

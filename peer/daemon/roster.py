@@ -10,7 +10,7 @@ import networkx as nx
 from peer.assembly import Assembly
 from peer.daemon.pipe import Pipe
 from peer.protocol.messages import PeerId
-from peer.record import PeerScore
+from peer.record import PeerScore, Staleness
 
 
 @dataclass
@@ -27,6 +27,7 @@ class PeerView:
     gone: bool = False  # its process has ended
     diverged_round: int | None = None
     restarts: int = 0
+    staleness: Staleness = field(default_factory=Staleness)  # of what a coordinator has taken in, by what it told
     earlier: Counter[str] = field(default_factory=Counter)  # what it had sent and done before it was started again
 
     @property

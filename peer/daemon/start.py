@@ -104,7 +104,7 @@ class _OwnReporter:
             self.refusal = reason
         self.observers.event(kind, peer=self.name, neighbour=neighbour, reason=reason)
 
-    def updated(self, version: int, update: Update) -> None:
+    def updated(self, version: int, update: Update, age_s: float) -> None:
         row = asdict(update) | {"peer": self.assembly.names[update.sender]}
         del row["sender"]
         self.observers.event("update", version=version, **row)

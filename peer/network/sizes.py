@@ -13,7 +13,7 @@ class Sizes:
     """What one neighbour may send in this run; 0 and None: nothing of that kind.
 
     `data[k]` are the bytes of the message of exchange k, and a proposal and its answer carry one of exchange 0; `model`
-    are those of a `Model`, `given` those of a `Global`. `push` is the most that a `Push` has: a sparse one is shorter.
+    are those of a `Model`, `given` those of a `Global`, `push` those of a `Push`; where that `is_ragged`, the most.
     `pieces(phase, step, piece)` are those of a `Piece`; it returns 0 or raises ValueError for one that there is not.
     """
 
@@ -22,6 +22,7 @@ class Sizes:
     push: int = 0
     given: int = 0
     pieces: Callable[[Literal["scatter", "gather"], int, int], int] | None = None
+    is_ragged: bool = False
 
     def allowed(self, message: Message) -> range:
         """Return which sizes the payload of this message may have, in bytes; its own payload is not looked at.
@@ -38,7 +39,7 @@ class Sizes:
             case Model():
                 least = most = self.model
             case Push():
-                least, most = 1, self.push
+                least, most = 1 if self.is_ragged else self.push, self.push
             case Global():
                 least = most = self.given
             case Piece(_, phase, step, piece):

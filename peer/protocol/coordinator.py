@@ -111,6 +111,7 @@ class Coordinator(ABC):
         self._applying: dict[PeerId, int] = {}  # numbers of pushes that are being applied, or wait in a buffer
         self._asking: dict[PeerId, None] = {}  # who does nothing, in the order in which they asked
         self._given: dict[PeerId, int] = {}  # who trains, from which version
+        self._named: set[PeerId] = set()  # who has pushed what is not finite
         self._last_given: dict[PeerId, int] = {}  # by this coordinator, since it was started
 
     # ---- The Core interface
@@ -246,8 +247,10 @@ class Coordinator(ABC):
         assert self.phase == "applying"
         effects: list[Effect] = [
             Alert(f"pushed numbers that are not finite for version {self.version}; they were not applied", peer)
-            for peer in event.rejected
+            for peer in dict.fromkeys(event.rejected)
+            if peer not in self._named
         ]
+        self._named.update(event.rejected)
         self.settled |= self._applying
         self._next_turn = self._turn
         self.version += 1

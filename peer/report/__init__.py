@@ -5,8 +5,8 @@ curves      accuracy, loss and consensus distance
 network     who talks with whom
 staleness   how old what was applied had become
 files, checks, unfinished, runs   reading run folders
-labels, figures   what runs are called, and their figures in tables
-grounds, pictures   which pictures there are for these runs
+effects, labels, figures   which keys count, what runs are called, and their figures in tables
+captions, grounds, pictures   which pictures there are for these runs, and what is said below them
 style, page, making   the page
 """
 

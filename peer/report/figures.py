@@ -8,6 +8,7 @@ from peer.report.labels import differing
 from peer.report.runs import Recorded
 
 MISSING = "-"
+ONE_MODEL = "one model\nthe coordinator's"
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,19 @@ class Table:
 
 
 def outcome_table(runs: Sequence[Recorded], labels: Sequence[str]) -> Table:
-    """Return what came of each run. A figure that none of them has is left out."""
-    rows = [(name, [cell(run.summary) for run in runs]) for name, cell in FIGURES.items()]
+    """Return what came of each run. What stands in `same_in_all` is left out, and a figure that none of them has."""
+    same = same_in_all(runs)
+    rows = [(name, [cell(run) for run in runs]) for name, cell in FIGURES.items() if name not in same]
     kept = [(name, cells) for name, cells in rows if any(cell != MISSING for cell in cells)]
     return _readable(Table("", list(labels), kept), "run")
+
+
+def same_in_all(runs: Sequence[Recorded]) -> dict[str, str]:
+    """Return of several runs the figures that need no column, for they are the same in all: name -> cell."""
+    cells = {name: {FIGURES[name](run) for run in runs} for name in MAY_BE_SAME}
+    return {
+        name: found.pop() for name, found in cells.items() if len(runs) > 1 and len(found) == 1 != (MISSING in found)
+    }
 
 
 def difference_table(runs: Sequence[Recorded], labels: Sequence[str]) -> Table | None:
@@ -89,9 +99,9 @@ def _number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.4g}"
 
 
-def _spread(key: str) -> Callable[[Row], str]:
-    def cell(summary: Row) -> str:
-        values = summary[key]
+def _spread(key: str) -> Callable[[Recorded], str]:
+    def cell(run: Recorded) -> str:
+        values = run.summary[key]
         if values["mean"] is None:
             return MISSING
         mean, low, high = (f"{values[which]:.4g}" for which in ("mean", "min", "max"))
@@ -100,30 +110,44 @@ def _spread(key: str) -> Callable[[Row], str]:
     return cell
 
 
-def _of(key: str) -> Callable[[Row], str]:
-    return lambda summary: _number(summary.get(key))
+def _of(key: str) -> Callable[[Recorded], str]:
+    return lambda run: _number(run.summary.get(key))
 
 
-def _count(key: str) -> Callable[[Row], str]:
-    return lambda summary: MISSING if summary.get(key) is None else f"{summary[key]:,.0f}"
+def _count(key: str) -> Callable[[Recorded], str]:
+    return lambda run: MISSING if run.summary.get(key) is None else f"{run.summary[key]:,.0f}"
 
 
-def _outcome(summary: Row) -> str:
+def _distance(run: Recorded) -> str:
+    return ONE_MODEL if run.has_one_model else _number(run.summary.get("consensus_distance"))
+
+
+def _outcome(run: Recorded) -> str:
+    summary = run.summary
     where = summary.get("diverged")
     words = [f"after round {where.get('round')}, at {where.get('peer')}"] if isinstance(where, dict) else []
     words += [str(summary["why"])] if summary.get("why") else []
     return "\n".join([str(summary["outcome"]), "; ".join(words)]).rstrip()
 
 
-def _seconds(summary: Row) -> str:
+def _seconds(run: Recorded) -> str:
+    summary = run.summary
     for key, kind in (("simulated_seconds", "simulated"), ("rounds_seconds", "real")):
         if summary.get(key) is not None:
             return f"{summary[key]:.4g}\n{kind}"
     return MISSING
 
 
-def _sent(summary: Row) -> str:
-    return MISSING if summary.get("payload_bytes_sent") is None else amount(summary["payload_bytes_sent"])
+def _sent(run: Recorded) -> str:
+    sent = run.summary.get("payload_bytes_sent")
+    by = "\nby this daemon" if run.is_one_daemons else ""
+    return MISSING if sent is None else f"{amount(sent)}{by}"
+
+
+def _peers(run: Recorded) -> str:
+    """Return how many there are; what one daemon tells counts itself alone."""
+    count = run.experiment.known_peers() if run.is_one_daemons else run.summary["peers"]
+    return MISSING if count is None else f"{count:,.0f}"
 
 
 def amount(count: float) -> str:
@@ -134,31 +158,34 @@ def amount(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-def _staleness(summary: Row) -> str:
-    old = summary.get("staleness")
+def _staleness(run: Recorded) -> str:
+    old = run.summary.get("staleness")
     return MISSING if not old else f"{old['mean']:.3g}\nat most {old['max']:g}"
 
 
-def _lost(summary: Row) -> str:
-    names = summary["lost"]
+def _lost(run: Recorded) -> str:
+    names = run.summary["lost"]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more if names else MISSING
 
 
-FIGURES: dict[str, Callable[[Row], str]] = {
+FIGURES: dict[str, Callable[[Recorded], str]] = {
     "outcome": _outcome,
     "accuracy": _spread("accuracy"),
     "loss": _spread("loss"),
-    "consensus distance": _of("consensus_distance"),
+    "consensus distance": _distance,
     "neighbour distance": _of("neighbour_distance"),
-    "peers": _count("peers"),
+    "peers": _peers,
     "rounds": _count("rounds"),
     "seconds": _seconds,
     "payload sent": _sent,
     "gradients": _count("gradients"),
     "staleness": _staleness,
     "lost": _lost,
-    "short rounds": lambda summary: _count("short_rounds")(summary) if summary.get("short_rounds") else MISSING,
-    "engine": lambda summary: str(summary["engine"]),
+    "short rounds": lambda run: _count("short_rounds")(run) if run.summary.get("short_rounds") else MISSING,
+    "engine": lambda run: str(run.summary["engine"]),
 }
-"""What the table shows of a summary, in this order."""
+"""What the table shows of a run, in this order."""
+
+MAY_BE_SAME = ("outcome", "consensus distance", "peers", "rounds", "gradients", "lost", "engine")
+"""What need not stand in every row where it is the same."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from math import ceil
 from typing import Any
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from peer.errors import ConfigError
 from peer.experiment import Experiment
+from peer.report.captions import Absent, Named, axis_label, listed, rounds_apart, unused, who, whose_bytes, why_not
 from peer.report.curves import (
     SCALES,
     Line,
@@ -20,7 +21,6 @@ from peer.report.curves import (
     line_of,
     name_distance,
     name_measure,
-    scaled,
     spread_wide,
 )
 from peer.report.grounds import ground_to_draw
@@ -34,8 +34,6 @@ WIDTH, HEIGHT = 5.6, 3.6
 DOTS_PER_INCH = 190
 NETWORKS = 9
 """So many different networks are drawn."""
-
-Named = tuple[str, Recorded]
 
 
 @dataclass(frozen=True)
@@ -97,13 +95,18 @@ def _curves(named: Sequence[Named], measure: Measure, axis: str) -> Picture | Wo
         if not entries:
             absent.add(f"No {measure}", label)
         elif key is None:
-            absent.add(_why_not(run, axis), label)
+            absent.add(why_not(run, axis), label)
         else:
             kinds[label] = key
             lines.append(replace(line_of(label, i, run.summary, measure, key), label=_with_outcome(label, run)))
     if not lines:
         return Words(title, absent.notes())
-    axis_label, notes = _axis_label(lines, kinds)
+    across, notes = axis_label(lines, kinds)
+    drawn = [(label, run) for label, run in named if label in kinds]
+    if axis == "bytes":
+        across, notes = whose_bytes(across, drawn)
+    if axis == "rounds":
+        notes += rounds_apart(drawn)
     is_wide = spread_wide(lines)
     if is_wide:
         notes.append("The runs' lengths differ so much that the axis is logarithmic, and points at 0 are left out.")
@@ -111,7 +114,7 @@ def _curves(named: Sequence[Named], measure: Measure, axis: str) -> Picture | Wo
     def draw(figure: Figure, look: Look) -> None:
         axes = figure.subplots()
         draw_lines(axes, lines, look)
-        axes.set_xlabel(axis_label)
+        axes.set_xlabel(across)
         name_measure(axes, measure, lines)
         if is_wide:
             axes.set_xscale("log", nonpositive="mask")
@@ -121,46 +124,24 @@ def _curves(named: Sequence[Named], measure: Measure, axis: str) -> Picture | Wo
     return _picture(f"{measure}-{axis}.png", title, draw, [*notes, *absent.notes()], _height(lines))
 
 
-@dataclass
-class Absent:
-    """Runs that are not in a picture, by the reason why."""
-
-    labels: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, reason: str, label: str) -> None:
-        self.labels.setdefault(reason, []).append(label)
-
-    def notes(self) -> tuple[str, ...]:
-        return tuple(f"{reason}: {listed(labels, 6)}." for reason, labels in self.labels.items())
-
-
 KEYS = {"rounds": ("round",), "seconds": ("simulated_seconds", "seconds"), "bytes": ("payload_bytes_sent",)}
 """What of an entry stands on an axis: the first of these that all entries of a run have."""
-
-
-def _why_not(run: Recorded, axis: str) -> str:
-    if axis == "seconds":
-        return f"The engine {run.summary['engine']} has no time in its history"
-    return "No bytes in the history"
 
 
 def _with_outcome(label: str, run: Recorded) -> str:
     return label if run.outcome == "finished" else f"{label}: {run.outcome}"
 
 
-def _axis_label(lines: list[Line], kinds: dict[str, str]) -> tuple[str, list[str]]:
-    """Return what the horizontal axis says; seconds of two kinds are told apart in words."""
-    keys = set(kinds.values())
-    if len(keys) == 1:
-        return scaled(lines, keys.pop()), []
-    real = [label for label, key in kinds.items() if key == "seconds"]
-    return "time (s), simulated or real", [f"Real seconds, where those of the others are simulated: {listed(real, 6)}."]
+DISTANCE_NOTE = "The mean squared distance of the peers' parameters from their average; points at 0 are left out."
+OWN_DISTANCE_NOTE = (
+    "The mean squared distance of one daemon's parameters from those of the neighbours that it heard last."
+)
 
 
 def _distances(named: Sequence[Named]) -> Picture | Words:
     """The consensus distance; a daemon that ran by itself knows only that to its neighbours."""
-    title, lines, absent = "Consensus distance against rounds", [], Absent()
-    notes = ["The mean squared distance of the peers' parameters from their average; points at 0 are left out."]
+    title, own, lines, absent = "Consensus distance against rounds", list[str](), list[Line](), Absent()
+    notes = [DISTANCE_NOTE]
     for i, (label, run) in enumerate(named):
         history = run.summary["history"]
         key = next((k for k in ("consensus_distance", "neighbour_distance") if _has(history, k)), None)
@@ -168,21 +149,29 @@ def _distances(named: Sequence[Named]) -> Picture | Words:
         if key is None:
             absent.add("Not known before the end" if run.outcome == UNFINISHED else "No consensus distance", label)
             continue
+        if run.has_one_model:
+            absent.add("One model, the coordinator's, and so no distance", label)
+            continue
         if not any(entry[key] > 0 for entry in entries):
             absent.add("0 throughout, for all peers have the same parameters", label)
             continue
         if key == "neighbour_distance":
-            notes.append(f"One daemon's, to the neighbours that it heard last: {label}.")
+            own.append(label)
         places, values = [float(entry["round"]) for entry in entries], [float(entry[key]) for entry in entries]
         lines.append(Line(_with_outcome(label, run), i, places, values))
     if not lines:
         return Words(title, absent.notes())
+    name = "consensus distance"
+    if len(own) == len(lines):
+        title, name, notes = "Distance to neighbours against rounds", "distance to neighbours", [OWN_DISTANCE_NOTE]
+    elif own:
+        notes.append(f"One daemon's, to the neighbours that it heard last: {listed(own, 6)}.")
 
     def draw(figure: Figure, look: Look) -> None:
         axes = figure.subplots()
         draw_lines(axes, lines, look)
         axes.set_xlabel(SCALES["round"])
-        name_distance(axes, "consensus distance", lines)
+        name_distance(axes, name, lines)
         dress(axes, look)
         _put_legend(figure, axes, look)
 
@@ -232,7 +221,7 @@ def _networks(named: Sequence[Named]) -> Iterator[Picture | Words]:
             continue
         drawn += 1
         if drawn <= NETWORKS:
-            yield _network(network, drawn, [*_who(labels, len(named)), *_unused(those)])
+            yield _network(network, drawn, [*who(labels, len(named)), *unused(those)])
     if drawn > NETWORKS:
         notes.append(f"{drawn - NETWORKS} further networks are not drawn.")
     if notes:
@@ -247,18 +236,6 @@ def _network(network: Network, number: int, notes: Sequence[str]) -> Picture:
     return _picture(file, "Who talks with whom", draw, notes, 4.0)
 
 
-def _who(labels: Sequence[str], runs: int) -> list[str]:
-    return [] if runs == 1 else ["All runs." if len(labels) == runs else f"{listed(labels, 6)}."]
-
-
-def _unused(those: Sequence[Named]) -> list[str]:
-    """Say of runs whose algorithm does not use the topology what they do instead."""
-    gossiping = [run.experiment for _, run in those if run.experiment.coordinator.mode == "none"]
-    names = dict.fromkeys(experiment.algorithm.name for experiment in gossiping)
-    words = {"local": "nobody hears anybody", "exact": "everybody hears everybody"}
-    return [f"Under {name} {words[name]}, whatever the topology." for name in names if name in words]
-
-
 def _network_key(e: Experiment) -> str:
     """Return a text that is the same for experiments with the same network."""
     counts = (e.stated_counts(), [(peer.name, peer.position) for peer in e.peers])
@@ -266,11 +243,6 @@ def _network_key(e: Experiment) -> str:
         kind = "ring" if e.coordinator.mode == "ring" else "star"
         return repr((kind, e.coordinator.name, e.coordinator.servers, e.topology.peers, counts))
     return repr((e.topology.model_dump(), e.seed, e.network.file if e.topology.metric == "rtt" else "", counts))
-
-
-def listed(labels: Sequence[str], most: int) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(labels[:most]) + more
 
 
 # ---- Figures to PNG

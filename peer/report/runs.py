@@ -29,6 +29,18 @@ class Recorded:
     def outcome(self) -> str:
         return str(self.summary["outcome"])
 
+    @property
+    def is_one_daemons(self) -> bool:
+        """Whether this is what one daemon of several tells, as `earshot start` has it tell: of itself alone."""
+        if self.summary["engine"] != "daemons":
+            return False
+        return "neighbour_distance" in self.summary or self.summary["peers"] == 1 != self.experiment.known_peers()
+
+    @property
+    def has_one_model(self) -> bool:
+        """Whether there is one model, a coordinator's, and peers have none of their own between their local steps."""
+        return self.experiment.coordinates and not self.experiment.is_elastic
+
 
 def read_run(folder: Path) -> Recorded:
     """Read a run folder. Raises ConfigError naming the file and the mend."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from peer.algorithms.algorithm import Message
+from peer.algorithms.combine import is_finite
 from peer.assembly import Assembly
 from peer.assembly.coordination import centre_of, coordinator_of, parcels_of, weights_of
 from peer.centre import Centre, Outcome, Pushed
@@ -31,6 +32,7 @@ class Centres:
         self._ids = assembly.coordinator_ids
         self._weights = weights_of(assembly, task)
         self._every = assembly.experiment.checkpoint.every_rounds or 1
+        self._diverged: dict[PeerId, bool] = {}
         self._saved: dict[PeerId, _Saved] = {}
 
     def begin_anew(self, me: PeerId) -> Coordinator:
@@ -49,7 +51,13 @@ class Centres:
             Pushed(t.weight, t.sender, self.parcels.pushed_to(place, t.payload), t.staleness) for t in apply.terms
         ]
         outcome = centre.apply(apply.version, pushes)
-        return Applied(self.parcels.give(centre.given()), outcome.rejected), outcome
+        given = self.parcels.give(centre.given())
+        self._diverged[me] = centre.has_diverged() or not is_finite(given)
+        return Applied(given, outcome.rejected), outcome
+
+    def has_diverged(self, me: PeerId) -> bool:
+        """Say whether a coordinator's parameters, as they are given, have left all bounds."""
+        return self._diverged.get(me, False)
 
     def save(self, me: PeerId, core: Coordinator) -> None:
         """A version is there: what is saved of it outlives the coordinator's process."""

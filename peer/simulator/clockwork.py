@@ -222,7 +222,10 @@ class Clockwork:
     def _handle(self, me: PeerId, event: Event) -> None:
         process = self.processes[me]
         self._log.note(self.now_s, me, event)
-        self._carry_out(me, process.core.handle(event, self.now_s))
+        effects = process.core.handle(event, self.now_s)
+        if process.core.round > process.round:
+            self._shell.save(me)
+        self._carry_out(me, effects)
         if process.core.round > process.round:
             process.round = process.core.round
             self._shell.advanced(me, process.round)

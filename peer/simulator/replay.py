@@ -5,11 +5,9 @@ Between two peers the only order is that something must have been said before it
 as what it needs has been said, then the next one, until all are at their end.
 """
 
-import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,12 @@ from peer.assembly import Assembly, exchange_of, learner_of
 from peer.errors import ConfigError
 from peer.history import Figures, peer_score
 from peer.learner import Learner, Said, wire_forms
-from peer.model_file import NAME, load_model
 from peer.protocol.messages import Shares
 from peer.record import Ended
+from peer.simulator.left import KEY, Note, events_of, left_by, not_an_event
 from peer.simulator.watching import Watch
 from peer.task.task import Task
 
-KEY = "--replay"
-
-Note = dict[str, Any]
 Label = tuple[str, str, str, int, int]
 """Who said it, to whom, what it was, its number, and the life of the two in which it was said."""
 
@@ -137,7 +132,7 @@ def replay(
     A run whose parameters differ has failed. Raises ConfigError.
     """
     again = Replay(assembly, task, run)
-    n, left = len(assembly.names), _left_by(run)
+    n, left = len(assembly.names), left_by(run)
     ended = Ended("events", again.step, n)
     watch.history.gossiped = assembly.shared_columns(task.layout)
     _judge(watch, again, 0, 0, set())
@@ -156,28 +151,20 @@ def replay(
     if watch.on_model is not None:
         for name, tensors in found.items():
             watch.on_model(name, tensors)
-    compared = [name for name in found if name in left.models]
-    others = [name for name in compared if not _are_equal(found[name], left.models[name])]
-    if others and ended.outcome == "finished":
-        ended.outcome, ended.why = "failed", f"{', '.join(others)} ended with other parameters than in {run}"
-    return ended, compared
+    return ended, left.compare(found, ended, run)
 
 
 def notes_of(run: Path, names: tuple[str, ...]) -> dict[str, deque[Note]]:
     """Read each peer's notes from a run folder. Raises ConfigError where there are none, or not those of this run."""
     notes: dict[str, deque[Note]] = defaultdict(deque)
-    path = run / "events.jsonl"
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                _add(notes, line, names, f"{path}, line {number}")
-    except OSError as error:
-        raise ConfigError(KEY, f"cannot read {path}: {error.strerror}") from error
+    for where, note in events_of(run):
+        if note["event"] == "did":
+            _add(notes, note, names, where)
     if not notes:
         raise ConfigError(
             KEY,
-            f"{path} has no mixes: only daemons that wait for nobody note them. A synchronous run needs none; "
-            "simulate --engine events comes to the same parameters",
+            f"{run / 'events.jsonl'} has no mixes: only daemons that wait for nobody note them. A synchronous run "
+            "needs none; simulate --engine events comes to the same parameters",
         )
     found = {name: notes[name] for name in names}
     _check_all_was_said(found)
@@ -199,15 +186,12 @@ def _said_by(me: str, note: Note) -> Label | None:
     return (me, note["to"], note["what"], note["number"], note["life"]) if note["did"] == "say" else None
 
 
-def _add(notes: dict[str, deque[Note]], line: str, names: tuple[str, ...], where: str) -> None:
-    try:
-        note = json.loads(line)
-        if note["event"] == "did":
-            if note["peer"] not in names:
-                raise ConfigError(KEY, f"{where}: {note['peer']} is not a peer of this experiment")
-            notes[note["peer"]].append(note)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(KEY, f"{where}: not a line of a run's events") from error
+def _add(notes: dict[str, deque[Note]], note: Note, names: tuple[str, ...], where: str) -> None:
+    if "peer" not in note:
+        raise not_an_event(where)
+    if note["peer"] not in names:
+        raise ConfigError(KEY, f"{where}: {note['peer']} is not a peer of this experiment")
+    notes[note["peer"]].append(note)
 
 
 def labels(me: str, note: Note) -> list[Label]:
@@ -219,30 +203,6 @@ def labels(me: str, note: Note) -> list[Label]:
             sender, *label = note["of"]
             return [(sender, me, *label)]
     return []
-
-
-@dataclass(frozen=True)
-class _Left:
-    """What the daemons of a run have left: their models by name, and who was lost."""
-
-    models: Mapping[str, Mapping[str, Tensor]]
-    lost: frozenset[str]
-
-
-def _left_by(run: Path) -> _Left:
-    models = {path.parent.name: load_model(path) for path in sorted(run.glob(f"peers/*/{NAME}"))}
-    summary = run / "summary.json"
-    lost = json.loads(summary.read_text(encoding="utf-8"))["lost"] if summary.exists() else []
-    return _Left(models, frozenset(lost))
-
-
-def _are_equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
-    """Say whether two models are the same to the last bit, NaN included."""
-    return ours.keys() == theirs.keys() and all(_bytes_of(ours[name]) == _bytes_of(theirs[name]) for name in ours)
-
-
-def _bytes_of(tensor: Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _judge(watch: Watch, again: Replay, round: int, payload_bytes_sent: int, lost: AbstractSet[str]) -> None:

@@ -37,7 +37,7 @@ def run(
     x = torch.stack([task.start(i) for i in range(n)]).to(device)
     steps = Steps(task, e.task.step, device, x)
     watch.history.gossiped = assembly.shared_columns(task.layout)
-    peers = _peers(assembly, task, steps, x)
+    peers = _peers(assembly, task, steps, x, watch)
     ended = Ended("rounds", steps.step, n)
     try:
         ended.diverged = _evaluate(watch, task, steps, peers, 0, stop)
@@ -74,21 +74,22 @@ def run(
         ended.outcome = "diverged"
     ended.history = watch.history.entries
     params = peers.params()
-    ended.params = list(params.cpu().numpy())
     if isinstance(peers, Served):
+        params = peers.held()
         ended.coordinator = peers.centre().cpu().numpy()
+    ended.params = list(params.cpu().numpy())
     if watch.on_model is not None:
         for i, name in enumerate(assembly.names):
             watch.on_model(name, steps.trainer.tensors(params[i], steps.memory(i)))
     return ended
 
 
-def _peers(assembly: Assembly, task: Task, steps: Steps, x: Tensor) -> InStep:
+def _peers(assembly: Assembly, task: Task, steps: Steps, x: Tensor, watch: Watch) -> InStep:
     e = assembly.experiment
     if e.is_ring:
         return Ringed(assembly, task, steps, x)
     if e.coordinates:
-        return (Elastic if e.is_elastic else Served)(assembly, task, steps, x)
+        return (Elastic if e.is_elastic else Served)(assembly, task, steps, x, watch.on_alert)
     return Gossiping(assembly, task, steps, x)
 
 

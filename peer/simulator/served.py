@@ -29,11 +29,17 @@ from peer.task.task import Task
 
 
 class Served:
-    """Peers that push to coordinators what they have learned from the parameters which these gave them."""
+    """Peers that push to coordinators what they have learned from the parameters which these gave them.
 
-    def __init__(self, assembly: Assembly, task: Task, steps: Steps, x: Tensor) -> None:
+    `tell` is told a peer's name and what a person should know of it.
+    """
+
+    def __init__(
+        self, assembly: Assembly, task: Task, steps: Steps, x: Tensor, tell: Callable[[str, str], None]
+    ) -> None:
         self.gradients = 0
         self.payload_bytes = 0
+        self._tell = tell
         self._assembly = assembly
         self._steps = steps
         self._peers = range(len(assembly.names))
@@ -43,6 +49,7 @@ class Served:
         self._chosen = chosen_of(assembly.experiment, len(self._peers))
         self._weights = weights_of(assembly, task) or dict.fromkeys(self._peers, 1.0)
         self._pushes = dict.fromkeys(self._peers, 0)  # how many each has made
+        self._named: set[int] = set()
         self._given = self._parcels.given_by_all(self._give(self._takers(0)))
 
     @property
@@ -59,7 +66,14 @@ class Served:
 
     def diverged(self, round: int) -> Divergence | None:
         named = zip(self._assembly.coordinators, self._centres, strict=True)
-        return next((Divergence(round, name) for name, centre in named if centre.has_diverged()), None)
+        found = next((name for name, centre in named if centre.has_diverged()), None)
+        if found is None and not is_finite({"x": self._given}):  # as it travels
+            found = self._assembly.coordinators[0]
+        return None if found is None else Divergence(round, found)
+
+    def held(self) -> Tensor:
+        """Return the parameters that each peer has, (n, d): as they travelled."""
+        return self._given.expand(len(self._peers), -1)
 
     def advance(self, round: int, stop: Callable[[], bool]) -> None:
         peers = sorted(self._chosen(round)) if self._chosen is not None else list(self._peers)
@@ -80,6 +94,7 @@ class Served:
         return -delta
 
     def _take(self, given: Tensor) -> None:
+        """The next version has come."""
         self._given = given
 
     # ---- Inside
@@ -105,7 +120,11 @@ class Served:
                 Pushed(self._weights[peer] / total, peer, self._parcels.pushed_to(place, parts[place]))
                 for peer, parts in zip(peers, messages, strict=True)
             ]
-            centre.apply(version, pushes)
+            for peer in centre.apply(version, pushes).rejected:
+                if peer not in self._named:
+                    self._named.add(peer)
+                    name = self._assembly.names[peer]
+                    self._tell(name, f"pushed numbers that are not finite for version {version}; they were not applied")
         for peer in peers:
             self._pushes[peer] += 1
 
@@ -113,8 +132,10 @@ class Served:
 class Elastic(Served):
     """EASGD: peers keep parameters of their own, and they and the centre pull at each other."""
 
-    def __init__(self, assembly: Assembly, task: Task, steps: Steps, x: Tensor) -> None:
-        super().__init__(assembly, task, steps, x)
+    def __init__(
+        self, assembly: Assembly, task: Task, steps: Steps, x: Tensor, tell: Callable[[str, str], None]
+    ) -> None:
+        super().__init__(assembly, task, steps, x, tell)
         self._worker = beside_of(assembly.experiment, len(self._peers), task.layout)
         self._state = self._worker.init(x)
         self._at_start = norms(x)
@@ -131,6 +152,9 @@ class Elastic(Served):
     def _learned(self, delta: Tensor) -> Tensor:
         self._state = self._worker.learned(self._state, delta, 0.0)
         return self._worker.message(self._state, 0, None)[1]["u"]
+
+    def held(self) -> Tensor:
+        return self.params()
 
     def _take(self, given: Tensor) -> None:
         self._state = self._worker.adopted(self._state, given)

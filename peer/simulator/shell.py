@@ -89,6 +89,11 @@ class Shell(Protocol):
 
     def alert(self, me: PeerId, alert: Alert) -> None: ...
 
+    def save(self, me: PeerId) -> None:
+        """A peer has come to a further round, and nothing of what it asks for then has been carried out: what outlives
+        its process is saved now."""
+        ...
+
     def advanced(self, me: PeerId, round: int) -> None:
         """A peer has come to a further round."""
         ...

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peer.assembly import Assembly
 from peer.assembly.coordination import judges_copies
-from peer.centre import Update
+from peer.centre import KEPT_VERSIONS, Update
 from peer.protocol.coordinator import Coordinator
 from peer.protocol.messages import Applied, Apply, PeerId
 from peer.record import listed
@@ -60,6 +60,7 @@ class Versions:
         self._centres = Centres(assembly, task)
         self.parcels = self._centres.parcels
         self.verdict = Verdict(task.trainer(cpu), task.shards(cpu), task.test_rows(cpu))
+        self._lists = e.record.params == "every"
         self._ids = assembly.coordinator_ids
         self._is_due = is_due
         self._parts: dict[int, dict[PeerId, Tensor]] = {}  # of versions that are judged, until they have been
@@ -79,7 +80,10 @@ class Versions:
         applied, outcome = self._centres.apply(me, apply)
         version = apply.version + 1
         self._made_s[me, version] = now_s
-        if self._is_due(version):
+        self._made_s.pop((me, version - KEPT_VERSIONS), None)
+        if self._is_due(version) and (self._lists or not self.judges_copies):
+            if not self.judges_copies:  # it is judged at once, or was in an earlier life
+                self._parts.clear()
             self._parts.setdefault(version, {})[me] = self._centres.each[me].params()
         timed = []
         for update in outcome.updates:
@@ -88,7 +92,7 @@ class Versions:
         return applied, timed
 
     def has_diverged(self, me: PeerId) -> bool:
-        return self._centres.each[me].has_diverged()
+        return self._centres.has_diverged(me)
 
     def now(self) -> Tensor:
         """Return all parameters, (d,), as they are."""

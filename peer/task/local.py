@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import cos, pi
+from threading import RLock
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,10 @@ from peer.task.models import BuiltModel, Kind, loss_of, pick_output
 
 EVALUATION_ROWS = 500
 """Rows per forward pass when evaluating; part of the result only through rounding."""
+
+
+_GENERATORS = RLock()
+"""torch has one generator for all threads of a process: a peer's and that of a coordinator beside it take turns."""
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error
@@ -257,19 +262,20 @@ class PlainTrainer:
 
         What it raises becomes one clear line with the user's own traceback.
         """
-        states = [generator.get_state() for generator in self._generators]
-        try:
-            with torch.set_grad_enabled(gradients):
-                yield
-        except (EarshotError, Interrupted):
-            raise
-        except (Exception, SystemExit) as error:
-            first, *_ = str(error).splitlines() or [""]
-            problem = f"model {self.built.spec} raised {type(error).__name__}: {first}"
-            raise TrainingError(problem, own_traceback(error)) from error
-        finally:
-            for generator, state in zip(self._generators, states, strict=True):
-                generator.set_state(state)
+        with _GENERATORS:
+            states = [generator.get_state() for generator in self._generators]
+            try:
+                with torch.set_grad_enabled(gradients):
+                    yield
+            except (EarshotError, Interrupted):
+                raise
+            except (Exception, SystemExit) as error:
+                first, *_ = str(error).splitlines() or [""]
+                problem = f"model {self.built.spec} raised {type(error).__name__}: {first}"
+                raise TrainingError(problem, own_traceback(error)) from error
+            finally:
+                for generator, state in zip(self._generators, states, strict=True):
+                    generator.set_state(state)
 
     # ---- Inside
 

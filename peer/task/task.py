@@ -5,6 +5,7 @@ shape, rows against peers.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -79,6 +80,17 @@ class Task:
     def start(self, peer: int) -> Tensor:
         """Return a copy of the parameters with which a peer begins, (d,), on the CPU."""
         return self.starts[peer if len(self.starts) > 1 else 0].clone()
+
+    def apart(self) -> "Task":
+        """Return the same task with a model of its own, for another thread of this process.
+
+        Raises ConfigError where the model cannot be copied.
+        """
+        try:
+            return self if self.built is None else replace(self, built=deepcopy(self.built))
+        except Exception as error:  # a user's module may raise anything
+            problem = f"cannot be copied for a coordinator beside a peer ({type(error).__name__}: {error})"
+            raise ConfigError("task.model", f"{problem}; give the coordinator a process of its own") from error
 
     def trainer(self, device: torch.device) -> PlainTrainer | PureGossip:
         """Return what does the local steps on this device. It uses the model's own tensors: one at a time."""
