@@ -1,6 +1,7 @@
 """How long a synchronous round of a parameter server takes: 2 workers, 2.5 million float32 parameters (10 MB).
 
     earshot         `earshot up`, coordinator.mode = "sync": the server and each worker a process, tcp on the loopback
+    earshot_saving  the same with a run folder, as it is by default: each version is on the disk before it is given
     flwr_grpc       Flower's start_server and start_client, one gRPC stream for each worker. Deprecated, and its fastest
     flwr_superlink  Flower as it is recommended: a SuperLink and two SuperNodes, which ask for news every 3 s
     gloo            torch.distributed: broadcast from the root, reduce to the root; three processes
@@ -39,7 +40,7 @@ PARAMETERS = 2_500_000
 PATIENCE_S = 120.0
 LOOK_S = 0.05
 
-ROUNDS = {"earshot": 30, "flwr_grpc": 30, "flwr_superlink": 3, "gloo": 30}
+ROUNDS = {"earshot": 30, "earshot_saving": 30, "flwr_grpc": 30, "flwr_superlink": 3, "gloo": 30}
 AIMS = {"flwr_grpc": 8.0, "flwr_superlink": 8.0, "gloo": 1.2}
 """How many times as long as ours the round of a rival should take, at least."""
 
@@ -91,11 +92,16 @@ plane = "tcp"
 # ---- The sides: each returns the mean seconds of a round
 
 
-def earshot_s(rounds: int, folder: Path) -> float:
+def earshot_saving_s(rounds: int, folder: Path) -> float:
+    """Measure `earshot up` with a run folder."""
+    return earshot_s(rounds, folder, "--out=run")
+
+
+def earshot_s(rounds: int, folder: Path, where: str = "--no-folder") -> float:
     """Measure `earshot up`. The first round counts, evaluations do not."""
     (folder / "flat.py").write_text(TASK.format(parameters=PARAMETERS, workers=WORKERS))
     (folder / "run.toml").write_text(EXPERIMENT.format(rounds=rounds, workers=WORKERS))
-    command = [sys.executable, "-P", "-m", "peer", "up", "run.toml", "--json", "--no-folder", "--quiet"]
+    command = [sys.executable, "-P", "-m", "peer", "up", "run.toml", "--json", where, "--quiet"]
     with running(command, folder, {"PYTHONPATH": str(HOUSE)}) as process:
         summary = json.loads(output_of(process))
     if (summary["outcome"], summary["rounds"]) != ("finished", rounds):
@@ -255,6 +261,7 @@ def await_port(port: int, process: "subprocess.Popen[str]") -> None:
 
 SIDES: dict[str, Callable[[int, Path], float]] = {
     "earshot": earshot_s,
+    "earshot_saving": earshot_saving_s,
     "flwr_grpc": flwr_grpc_s,
     "flwr_superlink": flwr_superlink_s,
     "gloo": gloo_s,

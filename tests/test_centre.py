@@ -121,3 +121,22 @@ def test_it_has_diverged_beyond_all_bounds_and_not_before() -> None:
     assert not server.has_diverged()
     server.apply(1, [Pushed(1.0, 0, vector(-1.0e7))])
     assert server.has_diverged()
+
+
+def test_where_nobody_makes_anything_finite_of_it_it_has_diverged() -> None:
+    server = centre(1.0, workers=2)
+    server.apply(0, [Pushed(1.0, 0, vector(nan))])
+    server.apply(1, [Pushed(1.0, 0, vector(nan))])
+    assert not server.has_diverged(), "one of two may be broken"
+    server.apply(2, [Pushed(1.0, 1, vector(2.0))])
+    server.apply(3, [Pushed(1.0, 0, vector(nan))])
+    assert not server.has_diverged(), "the other is not"
+    server.apply(4, [Pushed(1.0, 1, vector(inf))])
+    assert server.has_diverged()
+
+
+def test_of_what_nobody_asks_no_earlier_versions_are_kept() -> None:
+    server = centre(0.0, measures=False)
+    for version in range(5):
+        server.apply(version, [Pushed(1.0, 0, vector(-2.0))])
+    assert server.apply(5, [Pushed(1.0, 0, vector(-2.0), staleness=2)]).updates[0].distance is None

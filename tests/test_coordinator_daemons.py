@@ -252,7 +252,7 @@ def test_what_a_worker_pushes_that_is_not_finite_is_left_out_and_its_name_said(t
         code, summary = up.end()
     assert (code, summary["outcome"], summary["rounds"], summary["lost"]) == (0, "finished", 5, [])
     said = [row for row in lines(tmp_path / "run" / "events.jsonl") if row["event"] == "alert"]
-    assert [row["peer"] for row in said] == ["coordinator"] * 5
+    assert [row["peer"] for row in said] == ["coordinator"]  # once is enough
     assert all("peer-3 pushed numbers that are not finite" in row["text"] for row in said)
     w = np.array([1.5, -0.5, 0.25])
     shards = tomllib.loads((tmp_path / exp).read_text())["task"]["shards"][:3]
