@@ -170,6 +170,7 @@ class Learner:
         """
         if not is_answer:
             self._state = self.algorithm.init(self.params())
+            self._memory.buffers = self._kept_before
         self.settle()
         self._begun = self._learned = None
         beside = cast(Beside, self.algorithm)  # nobody else is given anything

@@ -28,6 +28,7 @@ SIZES = Sizes(
     PUSH_BYTES,
     GIVEN_BYTES,
     lambda phase, step, piece: PIECE_BYTES if step == 0 and piece < PIECES else 0,
+    is_ragged=True,
 )
 LOOPBACK = "tcp://127.0.0.1:*"
 

@@ -188,7 +188,8 @@ def test_a_member_that_stands_still_is_not_waited_for_without_end(tmp_path: Path
         late = members[1].end()
     for code, summary in (*ends, late):
         assert (code, summary["outcome"]) == (3, "failed")
-    assert all("lab-2" in summary["lost"] for _, summary in ends)
+    blamed = ["lab-2" in summary["lost"] for _, summary in ends]
+    assert any(blamed) if more else all(blamed)  # at the deadline, who waits for sums blames who was to hand them on
     assert any(why in summary["why"] for _, summary in ends)
 
 
