@@ -238,6 +238,8 @@ class Host:
     def _result(self) -> Ended:
         ended = result.ended(self.roster, self._dtype)
         ended.history = self._chronicle.entries
+        for last in self._chronicle.entries[-1:]:  # what one that is gone had sent after its last word
+            ended.payload_bytes_sent = max(ended.payload_bytes_sent, last["payload_bytes_sent"])
         ended.diverged = self._diverged
         ended.outcome, ended.why = result.outcome(
             self.roster,
