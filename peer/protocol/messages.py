@@ -473,7 +473,7 @@ class Adopt:
     were at the end of the last completed round. Local steps that have begun are void. Tell `Adopted`.
 
     Where coordinators gave them, `payload` is a tuple, what each gave in the order of their numbers, and `version` is
-    that of the first; not `is_answer`: what was pushed last is not in them, and never will be.
+    the least of theirs; not `is_answer`: what was pushed last is not in them, and never will be.
     """
 
     round: int

@@ -67,7 +67,7 @@ class Worker:
     heard ends it as "alone".
 
     `round` counts the pushes of this worker, and is the round in `Train` and `Adopt`. `versions` are those of the
-    parameters from which it trains, or has trained, by coordinator; `version` is that of the first.
+    parameters from which it trains, or has trained, by coordinator; `version` is the least of them.
     """
 
     short_rounds = 0  # the coordinators count them
@@ -122,8 +122,8 @@ class Worker:
 
     @property
     def version(self) -> int:
-        """The version of the first coordinator's parameters from which this worker trains, or has trained."""
-        return self.versions[self.coordinators[0]]
+        """The version of the parameters from which this worker trains, or has trained: the least of all parts."""
+        return min(self.versions.values())
 
     @property
     def alive(self) -> set[PeerId]:
