@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from peer.assembly import Assembly
-from peer.daemon.host import PeerView
 from peer.daemon.reporting import Progress
+from peer.daemon.roster import PeerView
 from peer.experiment import Experiment
 from peer.record import Row
 from peer.simulator.watching import Pace

@@ -20,6 +20,7 @@ from peer.daemon.distributed import check_engine, uses_distributed
 from peer.daemon.launch import Seat
 from peer.daemon.measure import measure_loopback
 from peer.daemon.reporting import Progress
+from peer.daemon.roster import PeerView
 from peer.errors import ConfigError, TrainingError
 from peer.experiment import Experiment, differing_keys, load
 from peer.experiment.wording import shown
@@ -61,7 +62,7 @@ class Listener:
     begins: Callable[[Assembly, Layout], None] = lambda _assembly, _layout: None
     entry: Callable[[Row], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
-    peers: Callable[[Sequence[host.PeerView]], None] = lambda _: None
+    peers: Callable[[Sequence[PeerView]], None] = lambda _: None
     progress: Callable[[Progress, Assembly], None] = lambda _progress, _assembly: None
     pace: Callable[[Pace], None] = lambda _: None
     memory: Callable[[int, int | None], None] = lambda _needed, _available: None

@@ -20,8 +20,6 @@ from peer.protocol.messages import PeerId
 from peer.record import Divergence, Ended, Row
 from peer.task.task import Task
 
-__all__ = ["Host", "Observers", "PeerView"]
-
 WAIT_S = 0.1
 """How long at most nothing is decided, where nobody says anything."""
 
